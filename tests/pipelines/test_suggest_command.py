@@ -57,7 +57,9 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
     assert promise["guarantee"]["epsilon"] == 0.8
     assert promise["guarantee"]["delta"] == 0
     assert promise["guarantee"]["unit"] == "one person over the whole run"
-    taken = f"counts --input {shop}/events.jsonl --key {shop}/key {WINDOWS} --epsilon 1 --ledger none {option}"
+    taken = (
+        f"counts --input {shop}/events.jsonl --key {shop}/key {WINDOWS} --epsilon 1 --delta 1e-6 --ledger none {option}"
+    )
     assert cli.main([*shlex.split(taken), "--output", str(tmp_path / "counts.jsonl")]) == 0
 
 
