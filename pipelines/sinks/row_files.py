@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Any, BinaryIO, TypeAlias, TypeVar, get_args
+from typing import Any, BinaryIO, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,8 +42,6 @@ from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.domain import join_item, split_item
 from privstream.transforms.row_types import Time, is_time, types_of
 from privstream.transforms.timing.steps import timestamp
-
-AnyRow = TypeVar("AnyRow")
 
 PARTIAL = ".partial"
 COMPLETE = "outputs_complete"
@@ -328,8 +326,12 @@ def read_plain(path: str, row_type: type) -> pa.Table:
 
 
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
-    """Sort a table as `sort_rows` sorts rows."""
-    by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
+    """Sort a table as `sort_rows` sorts rows; in the place of an item there may be its columns."""
+    names, by = table.column_names, list[tuple[str, str]]()
+    for field in order:
+        name = field.removeprefix("-")
+        parts = [name] if name in names else [each for each in names if pa.types.is_string(table[each].type)]
+        by += [(each, "descending" if name != field else "ascending") for each in parts]
     return table.take(pc.sort_indices(table, sort_keys=by)) if by else table
 
 
@@ -387,10 +389,10 @@ def read_row_file(path: str, row_type: Any, time: Callable[[int], Any] = timesta
     return [row_type(*values) for values in zip(*(columns[name] for name in shape.fields), strict=True)]
 
 
-def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:
-    """Read a file of rows; arguments as those of `read_row_file`."""
+def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
+    """Read a file of rows as `read_table` does; what is wrong with it is a ValueError that names it."""
     try:
-        return read_row_file(path, row_type, time)
+        return read_table(path, row_type)
     except FileNotFoundError:
         raise ValueError(f"{option} must be a file that exists, got {path}") from None
     except OSError as error:

@@ -11,7 +11,9 @@ from apache_beam.utils.timestamp import Timestamp
 from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
-from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
+from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, Chart
+from privstream.pipelines.show.charts import chart_of as chart_of_table
+from privstream.pipelines.sinks.row_files import arrow_table
 from privstream.transforms.row_types import (
     Alert,
     AlertState,
@@ -37,6 +39,15 @@ KINDS = {
     "queries": ["rule", "point"],
 }
 EXTREME = ["$\\frac{1}{2}$", "x" * 5000, "\x00\x01\x0b\ud800", "\u05e9\u05dc\u05d5\u05dd", "]]>&amp;", "a\nb"]
+
+
+def chart_of(name: str, rows: list[Any], *, unit: str = "person", limited: bool = False, **parameters: Any) -> Chart:
+    """Return the chart of rows that a run with these parameters has published."""
+    word = {"ratios": "counts", "rises": "counts", "sums": "counts", "states": "alerts"}.get(name, name)
+    record = {"made_by": {"command": f"privstream {word}"}, "parameters": parameters}
+    record |= {"guarantee": {"privacy_unit": {"what": unit}}}
+    table = arrow_table(type(rows[0]) if rows else question(word).row_type, rows)
+    return chart_of_table(name, table, record, limited=limited)
 
 
 def marks(spec: dict[str, Any]) -> list[str]:
@@ -105,11 +116,11 @@ def test_of_one_window_there_are_bars_and_of_many_the_newest() -> None:
 
 def test_times_are_those_of_the_run() -> None:
     rows = [count(hour, "tea", 100) for hour in range(3)]
-    berlin = chart_of("counts", rows, parameters={"time_zone": "Europe/Berlin"}).spec()
+    berlin = chart_of("counts", rows, time_zone="Europe/Berlin").spec()
     first = berlin["layer"][0]["encoding"]["x"]
     assert "Europe/Berlin" in first["axis"]["title"] and first["scale"]["type"] == "utc"
     assert first["scale"]["domain"] == [(START + HOUR) * 1e3, (START + 3 * HOUR) * 1e3]
-    since = chart_of("counts", rows, parameters={"over": "start"})
+    since = chart_of("counts", rows, over="start")
     assert since.spec()["layer"][0]["encoding"]["x"]["field"] == "end" and since.title.endswith("since the start")
     running = chart_of("histogram", [row_of("histogram", hour, "a") for hour in (0, 1)]).spec()
     assert running["layer"][1]["encoding"]["x"]["field"] == "end"
@@ -120,16 +131,16 @@ def test_what_numbers_count() -> None:
     for parameters, title, axis in (
         ({}, "People per item", "people"),
         ({"unit": "event"}, "Events per item", "events"),
-        ({"over": 86400.0}, "Contributions per item", "contributions"),
+        ({"over": 86400.0}, "Contributions per item in day", "contributions"),
     ):
-        chart = chart_of("counts", rows, parameters=parameters)
+        chart = chart_of("counts", rows, **parameters)
         assert chart.title == title and chart.spec()["layer"][1]["encoding"]["y"]["title"] == axis
     latencies = [
         QuantileEstimate(Timestamp(START + h), Timestamp(START + h + 1), q, 9.0, 5.0, 20.0, 9.0)
         for h in (0, 1)
         for q in (0.5, 0.99)
     ]
-    spec = chart_of("quantiles", latencies, parameters={"scale": "log", "value": "ms"}).spec()
+    spec = chart_of("quantiles", latencies, scale="log", value="ms").spec()
     assert {row["name"] for row in values(spec)} == {"median", "99%"}
     y = spec["layer"][1]["encoding"]["y"]
     assert y["title"] == "ms" and y["scale"]["type"] == "log"
@@ -141,8 +152,8 @@ def test_windows_in_one_state_are_one_bar() -> None:
         return Alert(*ends, rule, 5.0, 9.0, 6.0, 12.0, ends[0], status)
 
     rows = [alert(hour, "flu", "continues") for hour in (2, 3, 4, 7)] + [alert(8, "flu", "ended")]
-    run = {"start": "2024-01-01", "end": "2024-01-02"}
-    spec = chart_of("alerts", rows, parameters=run).spec()
+    run: dict[str, Any] = {"start": "2024-01-01", "end": "2024-01-02"}
+    spec = chart_of("alerts", rows, **run).spec()
     assert [(row["start"] / 1e3 - START, row["end"] / 1e3 - START) for row in values(spec)] == [
         (2 * HOUR, 5 * HOUR),
         (7 * HOUR, 8 * HOUR),
@@ -162,7 +173,7 @@ def test_windows_in_one_state_are_one_bar() -> None:
 
 
 def test_rises_and_neighbours() -> None:
-    spec = chart_of("rises", [rises("up", 50.0), rises("none", None)], parameters={"against": "1d"}).spec()
+    spec = chart_of("rises", [rises("up", 50.0), rises("none", None)], against="1d").spec()
     (row,) = values(spec)
     assert (row["value"], row["lower"], row["upper"]) == (50.0, 40.0, 60.0)
     time = Timestamp(START), Timestamp(START + HOUR)
@@ -189,7 +200,7 @@ def test_hostile_names_are_drawn_as_text(name: str) -> None:
         if name == "sums":
             rows = [KeySum(*row, 500, 0.0, 900.0, 5.0, 4.0) for row in rows]
             assert {row["value"] for row in values(chart_of("counts", rows).spec())} <= {500, None}
-        chart = chart_of(name, rows, parameters={"value": HOSTILE[0], "against": HOSTILE[2]})
+        chart = chart_of(name, rows, value=HOSTILE[0], against=HOSTILE[2])
         for width in (WIDE, NARROW):
             drawn = ElementTree.fromstring(chart.svg(width))
             tags = {element.tag.rpartition("}")[2] for element in drawn.iter()}
