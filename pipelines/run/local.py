@@ -15,7 +15,7 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.options import Execution
 from privstream.pipelines.run.asked import Asked
 from privstream.pipelines.runners.launch import cause
-from privstream.pipelines.sinks.row_files import COMPLETE, sort_rows, write_row_file
+from privstream.pipelines.sinks.row_files import COMPLETE, plain_table, sort_table, write_row_file
 from privstream.pipelines.sources.normalise import read_files
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.terminal import say
@@ -73,7 +73,7 @@ class LocalPipeline:
 
             rows = asked.transform.publish(read_files(self.read.files, self.read.fields), keep)
             for path in paths or ():
-                _write(path, asked.row_type, sort_rows(rows, asked.question.info.order))
+                _write(path, asked.row_type, sort_table(plain_table(asked.row_type, rows), asked.question.info.order))
             if self.letters:
                 letters.seek(0)
                 _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)

@@ -42,7 +42,7 @@ from privstream.pipelines.sinks.row_files import (
     PARTIAL,
     fingerprint,
     move_file,
-    read_row_file,
+    read_table,
     write_json,
     write_row_file,
 )
@@ -238,7 +238,7 @@ class Run:
         """Give rows, which are complete, the names by which they are looked for, and write what they promise."""
         for each, path in zip(self.questions, hidden.values(), strict=True):
             if self.monitor.output.wide:
-                write_wide(each.path, each.row_type, read_row_file(path, each.row_type))
+                write_wide(each.path, each.row_type, read_table(path, each.row_type))
             else:
                 move_file(path, each.path)
         self._write_guarantees(counted)

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, shape_of
+import pyarrow as pa
+from privstream.pipelines.sinks.row_files import read_table, shape_of
 from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.counters import counter
@@ -44,7 +45,7 @@ class Destination(ABC):
         """Check before a run that rows can be sent; `first` if this run has never sent any."""
 
     @abstractmethod
-    def send(self, rows: Sequence[Any]) -> int:
+    def send(self, rows: pa.Table) -> int:
         """Send rows, all of them or none where that can be had; return how many are too large for it.
 
         Raises:
@@ -70,13 +71,13 @@ class Destination(ABC):
         line, left = f"{counters.get(SENT, 0):,} rows sent to {self.name()}", counters.get(TOO_LARGE, 0)
         return line if not left else f"{line}, {left:,} are too large for the destination and in {path} alone"
 
-    def keyed(self, rows: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def keyed(self, rows: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield rows of a file as JSON says them, with their keys, each a JSON object; equal keys are equal texts.
 
         Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
         """
         seen: Counter[str] = Counter()
-        for values in json_objects(arrow_table(self.row_type, rows)):
+        for values in json_objects(rows):
             named = {RUN: self.run_id} | {name: values[name] for name in self.key}
             seen[plain := json_text(named)] += 1
             yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values
@@ -96,7 +97,7 @@ class Several(Destination):
             each.check(first=first)
 
     @override
-    def send(self, rows: Sequence[Any]) -> int:
+    def send(self, rows: pa.Table) -> int:
         return max([each.send(rows) for each in self.destinations])
 
     @override
@@ -109,8 +110,8 @@ def send_file(path: str, to: Destination) -> str:
 
     Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the file alone.
     """
-    rows = read_row_file(path, to.row_type)
+    rows = read_table(path, to.row_type)
     left = to.send(rows)
-    counter(SENT).inc(len(rows) - left)
+    counter(SENT).inc(rows.num_rows - left)
     counter(TOO_LARGE).inc(left)
     return path

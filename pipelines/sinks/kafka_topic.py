@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from privstream.pipelines.kafka import client, parse_url, topic_at
@@ -46,7 +47,7 @@ class KafkaTopic(Destination):
         topic_at(client(AdminClient, self.brokers, self.settings, OURS), self.brokers, self.topic, "--output")
 
     @override
-    def send(self, rows: Sequence[Any]) -> int:
+    def send(self, rows: pa.Table) -> int:
         # librdkafka tries again while brokers are away.
         failed: list[KafkaError] = []
 

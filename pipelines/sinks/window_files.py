@@ -25,8 +25,9 @@ from privstream.pipelines.sinks.destination import Destination, send_file
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
+    plain_table,
     shape_of,
-    sort_rows,
+    sort_table,
     write_once,
     write_rows,
 )
@@ -129,7 +130,7 @@ def _write_window(
     path, data = FileSystems.join(folder, file_name(start, end, format)), BytesIO()
     named = {name.removeprefix("-") for name in order}
     order += tuple(name for name in row_type._fields if name not in named)  # equal rows give equal bytes
-    write_rows(data, row_type, sort_rows(map(row_type._make, plain), order), format)
+    write_rows(data, row_type, [sort_table(plain_table(row_type, plain), order)], format)
     outcome = write_once(path, data.getvalue())
     Metrics.counter("privstream", f"window_files_{outcome}").inc()
     if outcome == "written":

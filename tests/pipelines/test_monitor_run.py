@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.run import run as runs
-from privstream.pipelines.serve.serve_command import LivePage
+from privstream.pipelines.serve.serve_command import results_in
 
 EXAMPLE = """\
 data: {input: clicks.csv, user: customer, time: ts}
@@ -108,8 +108,8 @@ def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture
     assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert "present.csv" in page and "All results together: epsilon" in page
-    assert [Path(path).name for path in LivePage("out").paths()] == ["present.csv"]
-    assert LivePage(".").paths() == []
+    assert [Path(path).name for path in results_in("out")] == ["present.csv"]
+    assert results_in(".") == []
 
 
 @pytest.mark.slow
