@@ -55,7 +55,7 @@ def test_a_frame_is_asked_all_questions_at_once() -> None:
     again = ask(monitor, frame, output="out")
     assert again["pages"].table.equals(found["pages"].table) and "a repetition" in again["present"].log
     assert Path("out/_guarantee.json").exists()
-    assert len({entry.release for entry in Ledger("key.ledger.jsonl").read()}) == 1
+    assert len({entry.release for entry in Ledger("key.ledger.jsonl").contents().entries}) == 1
     with pytest.raises(ValueError, match="must name a field of the frame: no `country`"):
         ask(monitor, frame.drop(columns="country"))
     with pytest.raises(TypeError, match="epsilon must not be given with a monitor"):

@@ -82,7 +82,7 @@ def refused(text: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def same_as_single(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
     """Compare the rows of each question with those of its own command that is given the same noise."""
     whole = json.loads(Path("out/_guarantee.json").read_text())
-    (entry,) = Ledger("noise.key.ledger.jsonl").read()
+    (entry,) = Ledger("noise.key.ledger.jsonl").contents().entries
     for name, words in more.items():
         own = json.loads(Path(f"out/{name}.csv.guarantee.json").read_text())["parameters"]
         given = {option: own[option] for option in OPTIONS if own.get(option) is not None}
@@ -132,7 +132,7 @@ def test_the_example_is_answered_as_by_single_commands(shop: Path, monkeypatch: 
 def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The entry promises the whole; the same file again costs nothing."""
     assert run(QUICK, "--run_id", "july") == 0
-    (entry,) = Ledger("noise.key.ledger.jsonl").read()
+    (entry,) = Ledger("noise.key.ledger.jsonl").contents().entries
     assert (entry.command, entry.epsilon) == ("run", 8.0)
     first = Path("out/present.csv").read_bytes()
     guarantee = json.loads(Path("out/_guarantee.json").read_text())
