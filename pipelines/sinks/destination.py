@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ from privstream.transforms.counters import counter
 from typing_extensions import override
 
 RUN = "run_id"
-SENT, TOO_LARGE = "rows_sent", "rows_too_large"
-"""Counters."""
+SENT = "rows_sent"
+"""Counter of rows sent, again those that are sent again."""
 
 FIRST_PAUSE, LONGEST_PAUSE, PATIENCE_SECONDS = 0.2, 10.0, 600.0
 """So long a destination may be away; then the run fails, and goes on where it is started again."""
@@ -45,8 +45,8 @@ class Destination(ABC):
         """Check before a run that rows can be sent; `first` if this run has never sent any."""
 
     @abstractmethod
-    def send(self, rows: pa.Table) -> int:
-        """Send rows, all of them or none where that can be had; return how many are too large for it.
+    def send(self, rows: pa.Table) -> None:
+        """Send rows, all of them or none where that can be had.
 
         Raises:
             UnreachableError: not for so long; rows that are sent again afterwards are there once.
@@ -65,11 +65,6 @@ class Destination(ABC):
                 return
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    def sent_from(self, path: str, counters: Mapping[str, int]) -> str:
-        """Return a line that says how many rows have been sent from the files at a path, and how many cannot be."""
-        line, left = f"{counters.get(SENT, 0):,} rows sent to {self.name()}", counters.get(TOO_LARGE, 0)
-        return line if not left else f"{line}, {left:,} are too large for the destination and in {path} alone"
 
     def keyed(self, rows: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield rows of a file as JSON says them, with their keys, each a JSON object; equal keys are equal texts.
@@ -97,8 +92,9 @@ class Several(Destination):
             each.check(first=first)
 
     @override
-    def send(self, rows: pa.Table) -> int:
-        return max([each.send(rows) for each in self.destinations])
+    def send(self, rows: pa.Table) -> None:
+        for each in self.destinations:
+            each.send(rows)
 
     @override
     def name(self) -> str:
@@ -106,12 +102,8 @@ class Several(Destination):
 
 
 def send_file(path: str, to: Destination) -> str:
-    """Send the rows of a file, and return its path when they are there.
-
-    Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the file alone.
-    """
+    """Send the rows of a file, and return its path when they are there."""
     rows = read_table(path, to.row_type)
-    left = to.send(rows)
-    counter(SENT).inc(rows.num_rows - left)
-    counter(TOO_LARGE).inc(left)
+    to.send(rows)
+    counter(SENT).inc(rows.num_rows)
     return path

@@ -54,7 +54,7 @@ class Webhook(Destination):
         return f"{urlsplit(self.url).hostname} (alerts alone)"
 
     @override
-    def send(self, rows: pa.Table) -> int:
+    def send(self, rows: pa.Table) -> None:
         for values in json_objects(rows):
             if values.get("state", ALERT) != ALERT or values.get("status") == ENDED:
                 continue
@@ -65,7 +65,6 @@ class Webhook(Destination):
             if not exists(mark):
                 self._post(digest, json_text(self.named | values).encode())
                 write_once(mark, b"")
-        return 0
 
     def _post(self, digest: str, body: bytes) -> None:
         """Post an alert, again and again while nobody takes it."""
