@@ -53,7 +53,6 @@ def _dataset(text: str, **how: Any) -> Options:
 def _command(
     run: Callable[..., None],
     description: str,
-    epilog: str,
     options: Options,
     *,
     failed: type[Exception] = UsageError,
@@ -72,7 +71,7 @@ def _command(
         except (ValueError, TypeError, OSError) as error:
             raise failed(str(error)) from error
 
-    return Command(description=description, epilog=epilog, options={**LEDGER, **options}, run=about_ledger)
+    return Command(description=description, options={**LEDGER, **options}, run=about_ledger)
 
 
 def _contents(ledger: Ledger) -> Contents:
@@ -140,12 +139,8 @@ def _lines(account: Mapping[str, Any]) -> Iterator[str]:
 
 SHOW = _command(
     _show,
-    "Adds up the privacy budget that all runs on a data set have spent, from the ledger in which each run is recorded.",
-    """\
-A run counts once for each label and noise key: a repetition costs nothing. For each unit that a run protects (a person,
-an event ..) the total is what all runs promise together to this unit (docs/proofs/units.md). What is spent of a limit
-also holds where runs were chosen after results (docs/proofs/budget.md).
-""",
+    "Adds up the privacy budget that all runs on a data set have spent, for each unit that they protect; a repetition "
+    "costs nothing.",
     {
         **_dataset("only this data set (default: all, each alone)"),
         "--json": {"action": "store_true", "help": "print JSON"},
@@ -164,12 +159,8 @@ def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
 
 SET = _command(
     _set,
-    "Sets the privacy budget of a data set, once, in the ledger in which its runs are recorded.",
-    """\
-From then on each run about the data set is refused that would bring its total above the limit, and each run about a
-data set that the ledger does not know: a mistyped name opens no account. Set it before the first run; another limit
-needs --change, and the earlier one stays in the ledger.
-""",
+    "Sets the privacy budget of a data set, once, before its first run. From then on runs are refused that would "
+    "exceed it, and those about a data set that the ledger does not know.",
     {
         **_dataset("the data set, as runs name it", required=True),
         "--limit": {**LIMIT, "required": True, "help": "all runs together must be (EPSILON, DELTA)-private"},
@@ -185,9 +176,7 @@ def _rename(ledger: Ledger, dataset: str, to: str) -> None:
 
 RENAME = _command(
     _rename,
-    "Gives a data set another name in the ledger: its runs and its limit stay.",
-    "All earlier runs of the data set, and its limit, are those of the new name, which later runs give as --dataset. "
-    "Where there are runs of that name already, and no limit, the total has all of them.",
+    "Gives a data set another name in the ledger, which later runs give as --dataset: its runs and its limit stay.",
     {
         **_dataset(f"the name until now (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
         "--to": {"required": True, "metavar": "NAME", "help": "the new name"},
@@ -224,12 +213,8 @@ def _guarantee(epsilon: float | None, delta: float, gaussian: bool, like: str | 
 
 FIT = _command(
     _fit,
-    "Counts the runs that fit into a privacy budget, before any of them is made.",
-    f"""\
-The runs are equal and about the same people; they are counted by the filter that refuses runs. --epsilon and --delta
-alone stand for any mechanism, with --gaussian for Gaussian noise, of which more fit. With --ledger or --key, what is
-spent already on --dataset counts, and the limit is that of the ledger. At most {MOST_RUNS:,} are counted.
-""",
+    f"Counts equal runs that fit into a budget beside what is spent, before any is made, {MOST_RUNS:,} at most. "
+    "--epsilon and --delta alone stand for any mechanism; of Gaussian noise more runs fit.",
     {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
         "--epsilon": {"type": float, "help": "of each run"},
@@ -280,12 +265,8 @@ def _check(contents: Contents, path: str) -> None:
 
 VERIFY = _command(
     _verify,
-    "Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files.",
-    """\
-A line that was changed, added or deleted is found by the lines after it; at the end of the ledger the guarantee file of
-a run finds its line, and nothing finds limits and names. A file of rows beside a guarantee file is checked too. Name
-files that you trust: who can write both can make both anew. Exit status 1: something is missing or does not agree.
-""",
+    "Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files, which you "
+    "must trust; their rows are checked, too. Exit status 1: something is missing or does not agree.",
     {
         "--guarantee": {
             "nargs": "+",

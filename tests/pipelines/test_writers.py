@@ -265,11 +265,6 @@ class Count(NamedTuple):
     count: int
 
 
-class Plain(NamedTuple):
-    item: str
-    count: int
-
-
 def row(hour: int, item: str, count: int = 1) -> Count:
     return Count(Timestamp(HOUR * hour), Timestamp(HOUR * (hour + 1)), item, count)
 
@@ -309,19 +304,6 @@ def test_a_replay_gives_the_same_bytes_in_whatever_order_rows_come(tmp_path, for
     counters = write(ROWS[::-1], tmp_path, format)
     assert (counters.get("repeated", 0), counters.get("refused", 0)) == (3, 0)
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
-
-
-def test_rows_without_a_window_go_by_the_moment_at_which_they_are_published(tmp_path):
-    rows = [(Plain("b", 1), 1.25), (Plain("a", 2), 1.25), (Plain("c", 3), 7)]
-    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
-        stamped = pipeline | beam.Create([TimestampedValue(row, at) for row, at in rows])
-        _ = stamped | WriteWindowFiles(str(tmp_path), Plain, "jsonl", ("item",))
-    found = {path.name: read_row_file(str(path), Plain) for path in tmp_path.glob("*.jsonl")}
-    assert found == {
-        "19700101T000001.25Z.jsonl": [Plain("a", 2), Plain("b", 1)],
-        "19700101T000007Z.jsonl": [Plain("c", 3)],
-    }
-    assert (tmp_path / "_END").exists()
 
 
 def test_rows_of_earlier_windows_are_in_the_file_of_the_window_after_which_they_are_published(tmp_path):
