@@ -330,11 +330,6 @@ def test_a_second_answer_is_refused_and_counted(tmp_path):
     assert file.read_bytes() == first
 
 
-def test_a_run_without_rows_says_its_end(tmp_path):
-    write([], tmp_path)
-    assert os.listdir(tmp_path) == ["_END"]
-
-
 @pytest.fixture
 def open_umask():
     before = os.umask(0)
