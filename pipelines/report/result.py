@@ -220,8 +220,15 @@ def read_promise(path: str) -> Result:
             row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
     except UNREADABLE as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
-    about = {"chart_name": info.chart, "order": info.order, "nothing": info.why_nothing}
-    return Result(path=path, row_type=row_type, promise=promise, guarantee=guarantee, **about)
+    return Result(
+        path=path,
+        row_type=row_type,
+        chart_name=info.chart,
+        order=info.order,
+        promise=promise,
+        guarantee=guarantee,
+        nothing=info.why_nothing,
+    )
 
 
 def _view(path: str, whole: Promise) -> Result:

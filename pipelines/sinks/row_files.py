@@ -317,12 +317,6 @@ def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], form
     write_tables(stream, shape.name, shape.schema, map(shape.written, plain), format, shape.layout)
 
 
-def arrow_table(row_type: type, rows: Rows) -> pa.Table:
-    """Return rows as a table as they are written; times are timestamps."""
-    shape = shape_of(row_type)
-    return pa.concat_tables([shape.schema.empty_table(), *map(shape.written, pieces(row_type, rows))])
-
-
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
     """Sort a table by fields, `-` before a name for falling numbers; rows without a number follow those with one.
 

@@ -8,12 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from example_results import HOSTILE, HOUR, START, row_of, write
+from example_results import HOSTILE, HOUR, START, arrow_table, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, Chart
 from privstream.pipelines.show.charts import chart_of as chart_of_table
-from privstream.pipelines.sinks.row_files import arrow_table
 from privstream.transforms.row_types import (
     Alert,
     AlertState,

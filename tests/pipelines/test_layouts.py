@@ -10,7 +10,8 @@ import openpyxl
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, with_item_columns, write_row_file
+from example_results import arrow_table
+from privstream.pipelines.sinks.row_files import read_row_file, with_item_columns, write_row_file
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources import xlsx_events

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from example_results import row_of
+from example_results import arrow_table, row_of
 from privstream.pipelines import cli
 from privstream.pipelines.console import show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.show.shown import moments
-from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, write_json, write_row_file
+from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.reading.fields import DeadLetter

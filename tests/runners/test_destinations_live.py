@@ -7,10 +7,10 @@ import time
 import postgres_server
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from example_results import arrow_table
 from privstream.pipelines import cli
 from privstream.pipelines.model.counted import HeavyHitters
 from privstream.pipelines.sinks.destination import UnreachableError
-from privstream.pipelines.sinks.row_files import arrow_table
 from privstream.transforms.row_types import HeavyHitter
 
 pytest.importorskip("confluent_kafka")
