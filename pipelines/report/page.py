@@ -75,7 +75,7 @@ def section(result: Result) -> dict[str, Any]:
     if result.made_of:
         made_of = f"Made of what {' and '.join(result.made_of)} have published, at no cost of its own."
     return {
-        "title": chart.title.partition(", window")[0],
+        "title": chart.title.partition(", window until ")[0],
         "file": os.path.basename(os.path.normpath(result.path)),
         "sentence": sentence(result, newest, listed),
         "notes": result.notes,

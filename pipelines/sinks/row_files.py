@@ -222,7 +222,7 @@ class Shape:
 
     def written(self, plain: pa.Table) -> pa.Table:
         """Return a table of the fields, with times in microseconds, as it is written."""
-        columns: dict[str, Any] = dict(zip(self.fields, plain.columns, strict=True))
+        columns: dict[str, Any] = dict(zip(plain.column_names, plain.columns, strict=True))
         if self.parts:
             texts = [split_item(each, len(self.parts)) for each in columns[str(self.item)].to_pylist()]
             columns |= {name: pa.array([each[at] for each in texts], pa.string()) for at, name in enumerate(self.parts)}

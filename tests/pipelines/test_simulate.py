@@ -38,13 +38,6 @@ def test_windows_follow_each_other_and_hold_their_events_in_order_and_their_trut
     assert {*homes.values()} == {*DISTRICTS} and middles.index(max(middles)) == 4
 
 
-def test_planted_trends_have_the_planned_number_of_people():
-    names, planned = simulate.plan_trends(np.random.default_rng(7), 2000, 6, 4)
-    for number, window in enumerate(small(trends=4, items=50)):
-        for name, people in zip(names, planned[:, number].tolist(), strict=True):
-            assert window.truth.get(name, 0) == (people if people >= LEAST else 0)
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_written_events_read_back_the_same(format, tmp_path, read):
     path = tmp_path / f"events.{format}"
@@ -55,17 +48,6 @@ def test_written_events_read_back_the_same(format, tmp_path, read):
     assert sorted((row["user"], row["item"], row["time"]) for row in outcome.rows) == sorted(expected)
     assert outcome.letters == []
     assert written == len(expected)
-
-
-def test_a_simulation_that_fails_leaves_nothing(tmp_path):
-    def windows():
-        yield from small()
-        raise RuntimeError("midway")
-
-    for format in FORMATS:
-        with pytest.raises(RuntimeError, match="midway"):
-            write_simulation(str(tmp_path / f"e.{format}"), windows())
-    assert list(tmp_path.iterdir()) == []
 
 
 CITY = ["simulate", "--users", "500", "--windows", "3", "--seed", "11"]

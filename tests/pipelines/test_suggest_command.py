@@ -63,16 +63,6 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
     assert cli.main([*shlex.split(taken), "--output", str(tmp_path / "counts.jsonl")]) == 0
 
 
-def test_a_number_of_people_replaces_the_usual_delta(shop, tmp_path, capsys) -> None:
-    assert suggest(shop, f"--people 600 --dry-run --output {tmp_path}/limits.jsonl") == 0
-    (tmp_path / "defaults.yaml").write_text("privacy: {people: 600}\n")
-    assert suggest(shop, f"--defaults {tmp_path}/defaults.yaml --delta 1e-7 --dry-run") == 0
-    assert suggest(shop, "--people 600 --delta 1e-7 --dry-run") == 2, "both are given"
-    with pytest.raises(SystemExit):
-        cli.main(["suggest", "--help"])
-    assert re.search(r"--epsilon .*?\(default: 0.05\).*--delta .*?\(default: 1e-06\)", capsys.readouterr().out, re.S)
-
-
 def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger, output = tmp_path / "ledger", tmp_path / "limits.jsonl"
     assert suggest(shop, f"--dry_run --ledger {ledger} --output {output}") == 0

@@ -120,17 +120,6 @@ def test_limits_say_what_was_released(found: dict[str, float | None], bound: boo
     assert "lower bound" in regime_in_words(found) or not bound
 
 
-def test_several_questions_share_a_summary() -> None:
-    asked = [Asked(name, counters(100), record(dropped=dropped(0.1, 0, 0.2))) for name in "abcdefg"]
-    before, after = said(*asked)
-    assert len(before) == 1 and len(after) == 5, "what is the same is said once"
-    other = [each._replace(record=record(accuracy={**FOUND, "stddev": 9.0 + n})) for n, each in enumerate(asked)]
-    before, after = said(*other)
-    assert len(after) == 5 and "4 more" in next(line for line in after if line.startswith("accuracy"))
-    lost = asked[3]._replace(counters=counters(1, events_malformed=9, events_malformed_user_missing=9))
-    assert said(*asked[:3], lost)[0][0].startswith(f"{words.WARNING}d: ")
-
-
 def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     counted = counters(7, events_malformed=12, events_malformed_user_missing=2, events_malformed_item_long=9)
     counted |= {"events_usable": 0, "events_of_other_values": 7, "events_malformed_no_such_fault": 1}
