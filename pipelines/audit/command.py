@@ -55,7 +55,7 @@ def run(target: str, json: bool) -> None:
         raise UsageError(str(error)) from error
     if json:
         least = min(found, key=lambda one: float(one["share"]))
-        about = {name: least[name] for name in ("claimed_epsilon", "measured_epsilon", "unit")}
+        about = {name: least[name] for name in ("claimed_epsilon", "claimed_delta", "unit", "share")}
         print(of_json.dumps({**about, "replays": found, "without_replay": without}, indent=2))
     else:
         faults = [f"{one['name']}: {fault}" for one in found for fault in one["faults"]]
@@ -69,7 +69,7 @@ def run(target: str, json: bool) -> None:
 def _table(found: Sequence[Finding]) -> Table:
     """Return a line for each finding."""
     table = Table("replay")
-    numbers = {"epsilon": "claimed_epsilon", "measured": "measured_epsilon", "delta": "claimed_delta", "share": "share"}
+    numbers = {"epsilon": "claimed_epsilon", "delta": "claimed_delta", "share": "share"}
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -93,7 +93,6 @@ def _replayed(name: str, word: str, transform: Any, claim: PrivacyGuarantee) -> 
         "claimed_epsilon": claim.epsilon,
         "claimed_delta": claim.delta,
         "unit": str(claim.unit),
-        "measured_epsilon": shown.measured(claim),
         "share": shown.share(claim),
         "faults": shown.faults(claim),
     }

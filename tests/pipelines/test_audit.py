@@ -30,7 +30,7 @@ def test_a_run_is_replayed_at_its_own_parameters(options, tmp_path, capsys):
     path = written(tmp_path / "rows.csv.guarantee.json", **options)
     assert cli.main(["audit", path, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["claimed_epsilon"] == 1.0 and 0.8 <= said["measured_epsilon"] <= 1
+    assert said["claimed_epsilon"] == 1.0 and 0.8 <= said["share"] <= 1
     assert said["replays"][0]["claimed_delta"] == options["delta"]
 
 
