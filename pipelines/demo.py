@@ -8,15 +8,12 @@ import secrets
 import shlex
 import shutil
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.report.result import read_promise
 from privstream.pipelines.simulate import Truth
@@ -26,17 +23,12 @@ from privstream.transforms.rows import KeyCount
 from rich.console import Console
 from rich.text import Text
 
-KEY_BYTES = 32
-MARK = "# Made by: privstream demo\n"
 START = "2024-01-01"
-TITLE = "What a simulated city searches for"
-
-NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.html", "noise.key", "commands.sh")
+NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.html", "noise.key")
 """What the demo leaves in its folder, beside the guarantee and the ledger."""
 
-
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--output": {"default": "demo-output", "metavar": "FOLDER", "help": "where files go (default: demo-output)"},
+    "--output": {"default": "demo-output", "metavar": "FOLDER", "help": "a new folder (default: demo-output)"},
     "--users": {"type": int, "default": 40_000, "metavar": "N", "help": "people (default: 40,000)"},
     "--windows": {"type": int, "default": 48, "metavar": "M", "help": "hours (default: 48)"},
     "--seed": {"type": int, "default": 1, "metavar": "S", "help": "of the simulated events (default: 1)"},
@@ -45,51 +37,44 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def run(output: str, users: int, windows: int, seed: int) -> None:
     """Simulate, watch, draw, and report."""
-    began, files = time.monotonic(), {name: os.path.join(output, name) for name in NAMES}
+    files = [os.path.join(output, name) for name in NAMES]
+    events, truth, rows, picture, report, key = files
     console = Console(highlight=False)
     try:
         for name, number, least in (("users", users, 1), ("windows", windows, 1), ("seed", seed, 0)):
             checks.integer(name, number, minimum=least)
-        commands = _commands(files, users, windows, seed)
-        _prepare(output, files, commands)
+        end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
+        os.makedirs(output, exist_ok=True)
+        if os.listdir(output):
+            raise ValueError(f"--output must be a new folder, got {output}")
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{secrets.token_hex(32)}\n")
     except ValueError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(f"--output must be a folder that can be written: {error}") from error
+    size = f"--users {users} --windows {windows} --seed {seed}".split()
+    asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
     console.print("A city searches. What many people search for is published; what one person searches for is not.\n")
-    for command in commands:
+    for command in (
+        ["simulate", *size, "--output", events, "--truth", truth],
+        ["counts", "--input", events, "--output", rows, *asked, "--key", key],
+        ["plot", rows, "--output", picture],
+        ["report", rows, "--output", report, "--title", "What a simulated city searches for"],
+    ):
         console.print(Text(printable(f"$ {_typed(command)}"), style="bold"), soft_wrap=True)
         if cli.main(command):
             raise RunError("the demo ends here")
         console.print()
-    rows: list[KeyCount] = read_row_file(files["counts.jsonl"], KeyCount)
-    truth: list[Truth] = read_row_file(files["truth.jsonl"], Truth)
-    promise = read_promise(files["counts.jsonl"]).promise
-    again = f"sh {files['commands.sh']} (the noise key is in {files['noise.key']}; another demo makes another key)"
+    sure = int(read_promise(rows).promise.number("accuracy", "detection_threshold"))
     for line in (
-        _verdict(rows, truth, int(promise.number("accuracy", "detection_threshold"))),
-        f"\nPicture: {files['counts.png']}",
-        f"Report: {files['report.html']}",
-        f"The same rows again: {again}",
+        _verdict(read_row_file(rows, KeyCount), read_row_file(truth, Truth), sure),
+        f"\nPicture: {picture}",
+        f"Report: {report}",
         f"Live page: {_typed(['serve', output])}",
-        f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
+        f"Your own events: {_typed(['counts', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)
-
-
-def _prepare(folder: str, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> None:
-    """Make the folder, write down the commands, and make a new noise key that only its owner can read."""
-    os.makedirs(folder, exist_ok=True)
-    script = Path(files["commands.sh"])
-    if os.listdir(folder) and not (script.is_file() and script.read_bytes().startswith(MARK.encode())):
-        raise ValueError(f"--output must be a new folder, or one that a demo has made, got {folder}")
-    script.write_text("".join([MARK, *(f"{_typed(command)}\n" for command in commands)]))
-    key = files["noise.key"]
-    for path in (key, f"{key}{ENDING}"):  # the ledger is about runs with the key before
-        if os.path.exists(path):
-            os.remove(path)
-    with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{secrets.token_hex(KEY_BYTES)}\n")
 
 
 def _typed(command: Sequence[str]) -> str:
@@ -98,19 +83,6 @@ def _typed(command: Sequence[str]) -> str:
     if shutil.which(program) is None:
         program = shlex.quote(os.path.relpath(os.path.join(os.path.dirname(sys.executable), program)))
     return f"{program} {shlex.join(command)}"
-
-
-def _commands(files: Mapping[str, str], users: int, windows: int, seed: int) -> list[list[str]]:
-    events, truth, rows, picture, report, key, _ = files.values()
-    end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
-    size = f"--users {users} --windows {windows} --seed {seed}".split()
-    asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
-    return [
-        ["simulate", *size, "--output", events, "--truth", truth],
-        ["counts", "--input", events, "--output", rows, *asked, "--key", key, "--overwrite"],
-        ["plot", rows, "--output", picture],
-        ["report", rows, "--output", report, "--title", TITLE],
-    ]
 
 
 def _verdict(rows: Sequence[KeyCount], truth: Sequence[Truth], sure: int) -> str:
@@ -128,8 +100,7 @@ def _verdict(rows: Sequence[KeyCount], truth: Sequence[Truth], sure: int) -> str
 
 COMMAND = Command(
     description="Simulates two days of searches in a city, counts with differential privacy how many people search "
-    "for what, and says what was found and missed. It keeps the files and prints the commands, so that you can run "
-    "them by hand.",
+    "for what, and says what was found and missed. It prints its commands, and keeps all files.",
     options=OPTIONS,
     run=run,
 )

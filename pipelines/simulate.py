@@ -8,17 +8,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.units import SECOND, in_words
-from privstream.pipelines.command import Command, RunError, UsageError, parsed
+from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.model.types import seconds
 from privstream.pipelines.sinks.row_files import check_destination, output_format, whole_file, write_row_file
 from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
 from privstream.pipelines.terminal import say
@@ -27,6 +24,8 @@ from privstream.transforms.timing.steps import timestamp
 
 START_MICROS = 1_704_067_200_000_000
 """2024-01-01 00:00 UTC, a Monday."""
+
+HOUR = 3_600_000_000
 
 FORMATS = ("avro", "parquet", "jsonl", "csv")
 SCHEMA = arrow_schema({"user": str, "item": str, "time": Time, "district": str, "milliseconds": int})
@@ -57,7 +56,7 @@ DISTRICTS = ("centre", "north", "east", "south", "west", "harbour", "hills", "is
 LEAST = 10
 """Items with fewer people are not in the truth."""
 
-ZIPF_EXPONENT, ZIPF_SHIFT, PEAK_HOUR = 1.1, 20.0, 19
+ZIPF_EXPONENT, ZIPF_SHIFT, PEAK_HOUR, SEARCHES = 1.1, 20.0, 19, 0.5
 LATENCY, SLOW = 80.0, 3.0
 """Milliseconds of half of all searches, and how many times as long they take in the slow window."""
 
@@ -71,15 +70,8 @@ class Truth(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, eq=False)
-class Window:
-    """One window of the city.
-
-    Attributes:
-        start, end: microseconds since 1970 UTC.
-        events: in the order of time.
-        truth: item -> people who have searched for it.
-    """
+class Window(NamedTuple):
+    """One window of the city, from `start` to `end` in microseconds: events in order, and people by item."""
 
     start: int
     end: int
@@ -98,8 +90,6 @@ def plan_trends(draw: np.random.Generator, users: int, windows: int, count: int)
 
     Shares fall geometrically from 12% to 0.6% of all people, in random order over time.
     """
-    if checks.integer("trends", count, minimum=0) > len(TRENDS):
-        raise ValueError(f"trends must be <= {len(TRENDS)}, got {count}")
     every = windows / max(count, 1)
     shares = draw.permutation(np.geomspace(0.12, 0.006, count))
     peaks = (np.arange(count) + draw.uniform(0.3, 0.7, count)) * every - 0.5
@@ -108,70 +98,49 @@ def plan_trends(draw: np.random.Generator, users: int, windows: int, count: int)
     return draw.permutation(np.array(TRENDS))[:count].tolist(), np.rint(users * shares[:, None] * bumps).astype(int)
 
 
-def city(
-    users: int,
-    windows: int,
-    seed: int,
-    *,
-    window: float = 3600.0,
-    items: int = 1000,
-    searches: float = 0.5,
-    trends: int = 8,
-) -> Iterator[Window]:
+def city(users: int, windows: int, seed: int, *, items: int = 1000, trends: int = 8) -> Iterator[Window]:
     """Simulate searches: a steady background by the law of Zipf and Mandelbrot, and trends that rise and fall.
 
     Args:
-        users, windows: their numbers, >= 1; users are called u000000, u000001 and so on.
+        users, windows: their numbers, >= 1; users are called u000000, u000001 and so on, windows are hours.
         seed: of all random choices.
-        window: length of a window in seconds.
-        items, searches: of the background: number of items, and average searches of a person in a window.
-        trends: number of planted trends.
+        items: of the background.
+        trends: how many are planted.
     """
     for name, number in (("users", users), ("windows", windows), ("items", items)):
         checks.integer(name, number, minimum=1)
-    checks.non_negative("searches", searches)
     draw = np.random.default_rng(checks.integer("seed", seed, minimum=0))
     found, planned = plan_trends(draw, users, windows, trends)
-    length, digits = round(checks.positive("window", window) * 1_000_000), max(6, len(str(users - 1)))
-    people = pa.array([f"u{number:0{digits}}" for number in range(users)])
+    people = pa.array([f"u{number:06}" for number in range(users)])
     homes = np.minimum(draw.geometric(0.3, users) - 1, len(DISTRICTS) - 1)
     names = pa.array([*item_names(items), *found])
     cumulative = np.cumsum((np.arange(1, items + 1) + ZIPF_SHIFT) ** -ZIPF_EXPONENT)
     for number in range(windows):
-        start = START_MICROS + number * length
-        busy = 1 + 0.5 * np.cos((start / 3.6e9 - PEAK_HOUR) * 2 * np.pi / 24)
-        who = [draw.integers(users, size=draw.poisson(users * searches * busy))]
+        start = START_MICROS + number * HOUR
+        busy = 1 + 0.5 * np.cos((start / HOUR - PEAK_HOUR) * 2 * np.pi / 24)
+        who = [draw.integers(users, size=draw.poisson(users * SEARCHES * busy))]
         what = [np.searchsorted(cumulative / cumulative[-1], draw.random(len(who[0])), side="right")]
         for place, searching in enumerate(planned[:, number].tolist()):
             who.append(draw.choice(users, searching, replace=False, shuffle=False))
             what.append(np.full(searching, items + place))
         order = draw.permutation(sum(map(len, who)))
         user, item = np.concatenate(who)[order], np.concatenate(what)[order]
-        pairs = np.unique(item * users + user)
-        counts = zip(names.to_pylist(), np.bincount(pairs // users, minlength=len(names)).tolist(), strict=True)
-        times = np.sort(draw.integers(length, size=len(user))) + start
+        different = np.bincount(np.unique(item * users + user) // users, minlength=len(names)).tolist()
         usual = LATENCY * (SLOW if number == 2 * windows // 3 else 1.0)
-        took = np.rint(usual * np.exp(draw.normal(0, 0.7, len(user))) + 1).astype(int)
-        columns = [people.take(pa.array(user)), names.take(pa.array(item))]
-        columns += [pa.array(times).cast(SCHEMA.field("time").type)]
-        columns += [pa.array(DISTRICTS).take(pa.array(homes[user])), pa.array(took)]
-        yield Window(
-            start,
-            start + length,
-            pa.RecordBatch.from_arrays(columns, schema=SCHEMA),
-            dict(
-                sorted(((name, count) for name, count in counts if count >= LEAST), key=lambda one: (-one[1], one[0]))
-            ),
-        )
+        columns = [
+            people.take(pa.array(user)),
+            names.take(pa.array(item)),
+            pa.array(np.sort(draw.integers(HOUR, size=len(user))) + start).cast(SCHEMA.field("time").type),
+            pa.array(DISTRICTS).take(pa.array(homes[user])),
+            pa.array(np.rint(usual * np.exp(draw.normal(0, 0.7, len(user))) + 1).astype(int)),
+        ]
+        truth = {name: count for name, count in zip(names.to_pylist(), different, strict=True) if count >= LEAST}
+        largest = dict(sorted(truth.items(), key=lambda one: (-one[1], one[0])))
+        yield Window(start, start + HOUR, pa.RecordBatch.from_arrays(columns, schema=SCHEMA), largest)
 
 
-def write_simulation(path: str, windows: Iterable[Window], truth: str | None = None) -> tuple[int, int]:
-    """Write a simulated stream as one file, and its truth as another; return how many events and windows there are.
-
-    Args:
-        path: the events; ends in .avro, .parquet, .jsonl or .csv.
-        windows: one after the other.
-        truth: rows of `Truth`.
+def write_simulation(path: str, windows: Iterable[Window], truth: str | None = None) -> int:
+    """Write a simulated stream as one file, and its truth as another; return how many events there are.
 
     Raises:
         ValueError: a path cannot be written, before anything is simulated.
@@ -197,30 +166,17 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
         write_tables(stream, "Event", SCHEMA, tables(), format)
     if truth is not None:
         write_row_file(truth, Truth, rows)
-    return sum(sizes), len(sizes)
+    return sum(sizes)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--users": {"type": int, "required": True, "metavar": "N", "help": "number of people"},
-    "--windows": {"type": int, "required": True, "metavar": "M", "help": "number of windows"},
+    "--windows": {"type": int, "required": True, "metavar": "M", "help": "number of hours"},
     "--seed": {"type": int, "required": True, "metavar": "S", "help": "the same seed gives the same events"},
     "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl or .csv"},
     "--truth": {"metavar": "PATH", "help": "people with each item: .avro .parquet or .jsonl"},
     "--domain": {"metavar": "PATH", "help": "all items, one per line, whether they come up or not"},
-    "--window": {
-        "type": parsed(seconds),
-        "default": 3600.0,
-        "metavar": "DURATION",
-        "help": "length of a window in seconds, or such as 90s, 30m, 1h, 1day (default: 1h)",
-    },
     "--items": {"type": int, "default": 1000, "metavar": "N", "help": "items of the background (default: 1000)"},
-    "--searches": {
-        "type": float,
-        "default": 0.5,
-        "metavar": "X",
-        "help": "average searches of a person in a window (default: 0.5)",
-    },
-    "--trends": {"type": int, "default": 8, "metavar": "N", "help": "items that come and go (default: 8)"},
 }
 
 
@@ -233,7 +189,7 @@ def run(output: str, truth: str | None, domain: str | None, **given: Any) -> Non
         if domain is not None:
             check_destination(domain, "--domain")
         with clock("simulating"):
-            events, number = write_simulation(output, city(**given), truth)
+            events = write_simulation(output, city(**given), truth)
         if domain is not None:
             with whole_file(domain) as stream:
                 stream.writelines(f"{name}\n".encode() for name in sorted([*item_names(given["items"]), *TRENDS]))
@@ -241,16 +197,13 @@ def run(output: str, truth: str | None, domain: str | None, **given: Any) -> Non
         raise UsageError(str(error)) from error
     except OSError as error:
         raise RunError(f"cannot write {error.filename or output}: {error.strerror or error}") from error
-    span = f"{number:,} windows of {in_words(round(given['window'] * SECOND))}"
-    say(f"{events:,} events of {given['users']:,} people in {span}: {output}")
-    if truth is not None:
-        say(f"truth: {truth}")
+    say(f"{events:,} events of {given['users']:,} people in {given['windows']:,} hours: {output}")
 
 
 COMMAND = Command(
     description="Writes what people of a simulated city search for, with trends that rise and fall. An event has a "
     "user, an item, a time, the district where the user lives, and how many milliseconds the search took, with a slow "
-    "window at two thirds. Nothing in it is private.",
+    "hour at two thirds. Nothing in it is private.",
     options=OPTIONS,
     run=run,
 )

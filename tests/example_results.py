@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
@@ -13,7 +14,7 @@ from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.model.catalogue import question
-from privstream.pipelines.sinks.row_files import shape_of, write_row_file
+from privstream.pipelines.sinks.row_files import pieces, shape_of, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.transforms.row_types import Time
 
@@ -38,6 +39,12 @@ PERSONS = PrivacyGuarantee(
     proof="docs/proofs/clock.md, Theorem 2",
     caveats=("All noise is <keyed>.",),
 )
+
+
+def arrow_table(row_type: Any, rows: Any) -> pa.Table:
+    """Return rows as a table as they are written."""
+    shape = shape_of(row_type)
+    return pa.concat_tables([shape.schema.empty_table(), *map(shape.written, pieces(row_type, rows))])
 
 
 def row_of(word: str, hour: int, name: str) -> Any:

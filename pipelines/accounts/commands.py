@@ -17,8 +17,8 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.accounts.spending import MOST_RUNS, distinct, standings, standings_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
-from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
+from privstream.pipelines.sinks.row_files import fingerprint
 from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 
@@ -35,8 +35,7 @@ def limit(text: str) -> Limit:
 
 
 RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")
-TOTAL = ("delta", "silent", "left")
-"""What JSON says of each run, and of each total."""
+"""What JSON says of each run."""
 
 Options = dict[str, dict[str, Any]]
 LEDGER: Options = {
@@ -44,7 +43,6 @@ LEDGER: Options = {
     "--key": {"metavar": "PATH", "help": f"the noise key of the runs; their ledger is PATH{ENDING}"},
 }
 LIMIT: dict[str, Any] = {"type": limit, "metavar": "EPSILON,DELTA"}
-JSON: Options = {"--json": {"action": "store_true", "help": "print JSON"}}
 NEITHER = "ledger must be given, or key, the noise key whose ledger lies beside it, and not both"
 
 
@@ -55,7 +53,6 @@ def _dataset(text: str, **how: Any) -> Options:
 def _command(
     run: Callable[..., None],
     description: str,
-    epilog: str,
     options: Options,
     *,
     failed: type[Exception] = UsageError,
@@ -74,7 +71,7 @@ def _command(
         except (ValueError, TypeError, OSError) as error:
             raise failed(str(error)) from error
 
-    return Command(description=description, epilog=epilog, options={**LEDGER, **options}, run=about_ledger)
+    return Command(description=description, options={**LEDGER, **options}, run=about_ledger)
 
 
 def _contents(ledger: Ledger) -> Contents:
@@ -99,22 +96,23 @@ def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
 
 def _account(name: str, contents: Contents) -> dict[str, Any]:
     """Return all that there is to say of a data set, as plain values."""
-    limit, own, totals = contents.limits.get(name), contents.about(name), []
+    limit, own = contents.limits.get(name), contents.about(name)
     runs = [
         {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
         for first, *repeats in distinct(own)
     ]
+    totals = []
     for found in standings_of(contents, name):
-        cost = own[-1].about(found.unit)
+        last = own[-1].about(found.unit)
         totals.append(
-            {field: getattr(found, field) for field in TOTAL}
-            | {
-                "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,  # null: delta is spent
+            {
                 "unit": str(found.unit),
-                "plain_epsilon": sum(each.epsilon for each in found.costs),
+                "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,  # null: delta is spent
+                "delta": found.delta,
                 "releases": len(found.costs),
-                "last": None if cost is None else {"command": own[-1].command, **cost._asdict()},
-                "more": None if cost is None else found.more(cost),
+                "silent": found.silent,
+                "left": found.left,
+                "more": None if last is None else found.more(last),
             }
         )
     return {"dataset": name, "runs": runs, "totals": totals, "limit": None if limit is None else limit._asdict()}
@@ -123,7 +121,7 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
 def _spent(found: Mapping[str, Any]) -> str:
     """Say what one unit has spent."""
     spent = "more than the limit" if found["epsilon"] is None else f"epsilon {found['epsilon']:.4g}"
-    return f"{spent} at delta {found['delta']:.3g}, by {found['releases']:,} release{'s' * (found['releases'] > 1)}"
+    return f"{spent} at delta {found['delta']:.3g}, by {found['releases']:,} release{'s' * (found['releases'] != 1)}"
 
 
 def _lines(account: Mapping[str, Any]) -> Iterator[str]:
@@ -134,22 +132,19 @@ def _lines(account: Mapping[str, Any]) -> Iterator[str]:
         yield f"    spent  {_spent(found)}"
         if found["silent"]:
             yield f"    not in this total: {found['silent']:,} releases that promise nothing to this unit"
-        more, last = found["more"], found["last"]
-        if found["left"] is not None and last is not None:
-            many = f"{more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)}"
-            like = f"{many} like the last ({last['command']}: epsilon {last['epsilon']:.4g}, delta {last['delta']:.3g})"
-            yield f"    left   epsilon {found['left']:.4g} if added up, or {like}"
+        if found["left"] is not None and (more := found["more"]) is not None:
+            runs = f"{more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)}"
+            yield f"    left   epsilon {found['left']:.4g} if added up, or {runs} like the last one"
 
 
 SHOW = _command(
     _show,
-    "Adds up the privacy budget that all runs on a data set have spent, from the ledger in which each run is recorded.",
-    """\
-A run counts once for each label and noise key: a repetition costs nothing. For each unit that a run protects (a person,
-an event ..) the total is what all runs promise together to this unit (docs/proofs/units.md). What is spent of a limit
-also holds where runs were chosen after results (docs/proofs/budget.md).
-""",
-    {**_dataset("only this data set (default: all, each alone)"), **JSON},
+    "Adds up the privacy budget that all runs on a data set have spent, for each unit that they protect; a repetition "
+    "costs nothing.",
+    {
+        **_dataset("only this data set (default: all, each alone)"),
+        "--json": {"action": "store_true", "help": "print JSON"},
+    },
 )
 
 
@@ -164,12 +159,8 @@ def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
 
 SET = _command(
     _set,
-    "Sets the privacy budget of a data set, once, in the ledger in which its runs are recorded.",
-    """\
-From then on each run about the data set is refused that would bring its total above the limit, and each run about a
-data set that the ledger does not know: a mistyped name opens no account. Set it before the first run; another limit
-needs --change, and the earlier one stays in the ledger.
-""",
+    "Sets the privacy budget of a data set, once, before its first run. From then on runs are refused that would "
+    "exceed it, and those about a data set that the ledger does not know.",
     {
         **_dataset("the data set, as runs name it", required=True),
         "--limit": {**LIMIT, "required": True, "help": "all runs together must be (EPSILON, DELTA)-private"},
@@ -185,9 +176,7 @@ def _rename(ledger: Ledger, dataset: str, to: str) -> None:
 
 RENAME = _command(
     _rename,
-    "Gives a data set another name in the ledger: its runs and its limit stay.",
-    "All earlier runs of the data set, and its limit, are those of the new name, which later runs give as --dataset. "
-    "Where there are runs of that name already, and no limit, the total has all of them.",
+    "Gives a data set another name in the ledger, which later runs give as --dataset: its runs and its limit stay.",
     {
         **_dataset(f"the name until now (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
         "--to": {"required": True, "metavar": "NAME", "help": "the new name"},
@@ -195,7 +184,7 @@ RENAME = _command(
 )
 
 
-def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, json: bool, **budget: Any) -> None:
+def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, **budget: Any) -> None:
     """Count equal runs after those of the ledger: the fewest, of all units that they promise something to."""
     contents = Contents() if ledger is None else ledger.contents()
     wanted = limit or contents.limits.get(dataset)
@@ -203,40 +192,29 @@ def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, json: bool, *
         raise ValueError(f"limit must be given, since no ledger has one for data set {dataset!r}")
     nothing = dict.fromkeys(("label", "digest", "name", "dataset", "command", "data", "key", "output"), "")
     entry, fewest = Entry.of(_guarantee(**budget), **nothing), MOST_RUNS
-    before = contents.about(dataset)
-    for found in standings([*before, entry], wanted):
+    for found in standings([*contents.about(dataset), entry], wanted):
         if (cost := entry.about(found.unit)) is not None:
             fewest = min(fewest, (found.filter.more(found.costs[:-1], cost) if found.filter else 0))
-    if json:
-        print(json_text({"runs": fewest, "limit": wanted._asdict()}, 2))
-        return
     more = "or more " if fewest == MOST_RUNS else ""
     print(f"{fewest:,} {more}runs fit into what is left of {wanted.in_words()}")
 
 
 def _guarantee(epsilon: float | None, delta: float, gaussian: bool, like: str | None) -> PrivacyGuarantee:
     """Return what each run promises."""
-    if (like is None) == (epsilon is None):
-        raise ValueError("epsilon must be given, or like, the guarantee file of a run, and not both")
-    if epsilon is not None:
-        curve = GaussianCurve(shift=largest_shift(epsilon, delta)) if gaussian else None
-        return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
-    if gaussian or delta:
-        raise ValueError("like must not be given with gaussian or delta")
-    assert like is not None
-    if os.path.isdir(like):
+    if (like is None) == (epsilon is None) or (like is not None and (gaussian or delta)):
+        raise ValueError("epsilon must be given, perhaps with delta and gaussian, or like, and not both")
+    if like is not None and os.path.isdir(like):
         raise ValueError(f"like must be the guarantee file of a run, got the folder {like}")
-    return read_guarantee_file(like)
+    if epsilon is None:
+        return read_guarantee_file(str(like))
+    curve = GaussianCurve(shift=largest_shift(epsilon, delta)) if gaussian else None
+    return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
 
 
 FIT = _command(
     _fit,
-    "Counts the runs that fit into a privacy budget, before any of them is made.",
-    f"""\
-The runs are equal and about the same people; they are counted by the filter that refuses runs. --epsilon and --delta
-alone stand for any mechanism, with --gaussian for Gaussian noise, of which more fit. With --ledger or --key, what is
-spent already on --dataset counts, and the limit is that of the ledger. At most {MOST_RUNS:,} are counted.
-""",
+    f"Counts equal runs that fit into a budget beside what is spent, before any is made, {MOST_RUNS:,} at most. "
+    "--epsilon and --delta alone stand for any mechanism; of Gaussian noise more runs fit.",
     {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
         "--epsilon": {"type": float, "help": "of each run"},
@@ -244,7 +222,6 @@ spent already on --dataset counts, and the limit is that of the ledger. At most 
         "--gaussian": {"action": "store_true", "help": "the noise of each run is Gaussian"},
         "--like": {"metavar": "PATH", "help": "guarantee file of a run: the runs are like that one"},
         **_dataset(f"data set whose earlier runs count (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
-        **JSON,
     },
     needed=False,
 )
@@ -282,18 +259,14 @@ def _check(contents: Contents, path: str) -> None:
         whose = "the guarantee file was changed, or is of a question of a monitor, whose folder is to be given"
         raise ValueError(f"{path} must promise what line {line} of the ledger does: {whose}")
     rows, written = path.removesuffix(".guarantee.json"), promise.maybe("rows", "sha256")
-    if written is not None and os.path.exists(rows) and loaded("sinks.row_files.fingerprint")(rows) != written:
+    if written is not None and os.path.exists(rows) and fingerprint(rows) != written:
         raise ValueError(f"{rows} must be as its run wrote it: rows were changed")
 
 
 VERIFY = _command(
     _verify,
-    "Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files.",
-    """\
-A line that was changed, added or deleted is found by the lines after it; at the end of the ledger the guarantee file of
-a run finds its line, and nothing finds limits and names. A file of rows beside a guarantee file is checked too. Name
-files that you trust: who can write both can make both anew. Exit status 1: something is missing or does not agree.
-""",
+    "Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files, which you "
+    "must trust; their rows are checked, too. Exit status 1: something is missing or does not agree.",
     {
         "--guarantee": {
             "nargs": "+",

@@ -100,10 +100,6 @@ class Ledger:
         """Return what all lines say; nothing, if there is none. A damaged line is a ValueError that names it."""
         return read_lines(self._lines.read(), self.path)
 
-    def read(self) -> list[Entry]:
-        """Return all runs, in the order in which they were started."""
-        return self.contents().entries
-
     def append(self, entry: Entry, *, dry: bool = False) -> Receipt:
         """Write a run, if it agrees with all earlier ones and the limit of its data set is kept; not if it is `dry`.
 

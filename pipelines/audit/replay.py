@@ -14,7 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
@@ -174,17 +174,6 @@ class Shown:
         }
         return [text for text, broken in found.items() if broken]
 
-    def measured(self, guarantee: PrivacyGuarantee) -> float:
-        """Return the epsilon that was shown, at the delta of a guarantee."""
-        if not self.shift:
-            return self.epsilon
-        curve = guarantee.known_curve
-        if not isinstance(_without_slack(curve), GaussianCurve):
-            return self.share(guarantee) * guarantee.epsilon
-        moved: PrivacyCurve = GaussianCurve(shift=self.shift)
-        moved = replace(curve, curve=moved) if isinstance(curve, SlackCurve) else moved
-        return moved.epsilon(guarantee.delta) + self.epsilon
-
 
 def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
     """Compare the totals of two runs on neighbours.
@@ -241,14 +230,12 @@ def _shifts(noise: Any, moved: dict[int, int]) -> Floats:
     return np.asarray(noise.shifts(totals[1:]))
 
 
-def _without_slack(curve: PrivacyCurve) -> PrivacyCurve:
-    return curve.curve if isinstance(curve, SlackCurve) else curve
-
-
 def _allowed(guarantee: PrivacyGuarantee) -> tuple[float, bool]:
     """Return the shift of Gaussian noise that is allowed, and whether delta is left for what one unit alone has."""
     curve: PrivacyCurve = guarantee.known_curve
-    tests, inner = isinstance(curve, SlackCurve) and curve.slack > 0, _without_slack(curve)
+    tests, inner = False, curve
+    if isinstance(curve, SlackCurve):
+        tests, inner = curve.slack > 0, curve.curve
     if isinstance(inner, GaussianCurve):
         return inner.shift, tests
     delta = inner.at_delta if isinstance(inner, PointCurve) else guarantee.delta  # what is pure has no Gaussian noise

@@ -20,9 +20,6 @@ MISSING = 1e-8
 OTHERS = 30
 """People in each window where nobody needs to be found."""
 
-ENOUGH = 0.8
-"""Part of a claim that the worst person must use, or the replay has not tried what it is about."""
-
 LAST = 5
 """One event in so many is at the last moment of its window."""
 

@@ -13,22 +13,20 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
-from privstream.pipelines.show.charts import NO_DATA, Chart, episodes
+from privstream.pipelines.show.charts import NO_DATA, joined, points_of
 from privstream.pipelines.show.explain_command import explanation
 from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
 from privstream.pipelines.terminal import printable
-from privstream.transforms.row_types import Time
 
 PACKAGE = "privstream.pipelines.report"
 FIRST_ROWS, MOST_ROWS, IN_SENTENCE = 10, 1000, 3
 """Rows in sight, folded away, and in the sentence that comes first."""
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
-EXACT = ("counters",)
-"""What is explained on a terminal, and is not about a page."""
 
 
 def page_of(paths: Sequence[str], *, title: str, whole: Promise | None = None, live: str = "") -> str:
@@ -44,7 +42,7 @@ def page_of(paths: Sequence[str], *, title: str, whole: Promise | None = None, l
     sections = list[dict[str, Any]]()
     for path in paths:
         try:
-            sections.append(section(read_result(path, Time, live=bool(live))))
+            sections.append(section(read_result(path, live=bool(live))))
         except Exception:  # whatever somebody has written there
             if not live:
                 raise
@@ -72,29 +70,32 @@ def section(result: Result) -> dict[str, Any]:
     """Return what a page says of a result."""
     record, chart = result.promise.content, result.chart()
     newest = Shown.of(result.table, record, FIRST_ROWS)
-    every = Shown.of(result.table, record, MOST_ROWS, every=True)
-    explained = explanation(record, result.guarantee, result.row_type)
+    listed = _episodes(result) if chart.kind == "timeline" else []
+    made_of = ""
+    if result.made_of:
+        made_of = f"Made of what {' and '.join(result.made_of)} have published, at no cost of its own."
     return {
-        "title": (result.spec.title if result.made_of else chart.title.partition(", window")[0]).capitalize(),
+        "title": chart.title.partition(", window until ")[0],
         "file": os.path.basename(os.path.normpath(result.path)),
-        "sentence": sentence(result, newest, chart),
+        "sentence": sentence(result, newest, listed),
         "notes": result.notes,
-        "list": [] if chart.kind != "timeline" else [*_episodes(result)][:FIRST_ROWS],
-        "image": Markup(chart.img(words=False)) if result.rows else "",
+        "list": listed[:FIRST_ROWS],
+        "image": Markup(chart.img(words=False)) if result.table.num_rows else "",
         "caption": chart.caption,
         "newest": _table(newest),
-        "every": _table(every),
-        "view": result.spec.description if result.made_of else "",
-        "privacy": words.privacy_in_words(record["guarantee"], result.parameters.get("window")),
-        "explained": [(name, texts) for name, texts in explained if name not in EXACT],
+        "every": _table(Shown.of(result.table, record, MOST_ROWS, every=True)),
+        "view": made_of,
+        "privacy": words.privacy_in_words(record["guarantee"], record["parameters"].get("window")),
+        "explained": explanation(record, result.guarantee, result.row_type),
     }
 
 
 def in_notebook(result: Result) -> str:
     """Return a result as a cell of a notebook shows it: as a section of a page, without a script."""
-    one = section(result)
-    image = f'<img src="data:image/png;base64,{base64.b64encode(result.chart().png()).decode()}" width="100%">'
-    one |= {"every": None, "image": Markup(image) if result.rows else ""}
+    one = section(result) | {"every": None}
+    if one["image"]:
+        image = base64.b64encode(result.chart().png()).decode()
+        one["image"] = Markup(f'<img src="data:image/png;base64,{image}" width="100%">')
     return templates().get_template("section.html").render(one=one, place=0)
 
 
@@ -107,41 +108,41 @@ def _table(shown: Shown) -> dict[str, Any]:
     return {"heading": shown.heading, "names": list(shown.columns), "kinds": kinds, "rows": rows, "count": count}
 
 
-def sentence(result: Result, shown: Shown, chart: Chart) -> str:
-    """Say what is most worth knowing of a result.
+def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
+    """Say what is most worth knowing of a result, of which these are the alerts, the newest first.
 
     Privacy: post-processing of rows.
     """
-    if not result.rows:
-        why = f": {result.spec.why_nothing}" if result.spec.why_nothing else ""
-        return f"No {result.spec.title} were published{why}. That is not a picture of zeros."
-    if chart.kind == "timeline":
-        found = [*_episodes(result)]
-        return f"Newest of {len(found):,}: {found[0]}." if found else f"No {result.spec.title}."
+    what = result.title or QUESTIONS[words.word_of(result.promise.content)].title
+    if not result.table.num_rows:
+        return f"No {what} were published{result.nothing and f': {result.nothing}'}. That is not a picture of zeros."
+    if listed:
+        return f"Newest of {len(listed):,}: {listed[0]}."
     columns, when = shown.columns, f", {shown.newest}" if shown.windows else ""
     what = "rise" if "rise" in columns else shown.unit
-    between = columns.get(INTERVAL if what == shown.unit else f"{what} interval")
     if what not in columns:
         return f"{shown.heading[0].upper()}{shown.heading[1:]}."
+    between = columns.get(INTERVAL if what == shown.unit else f"{what} interval", [""] * shown.rows.num_rows)
     about = [columns[key.replace("_", " ")] for key in shown.keys if key.replace("_", " ") in columns]
-    names = [", ".join(texts) for texts in zip(*about, strict=True)] or [""] * shown.rows.num_rows
-    order = range(len(names))[::-1] if shown.several else range(len(names))
+    names = [f"{', '.join(texts)}: " for texts in zip(*about, strict=True)] or [""] * shown.rows.num_rows
     told = [
-        f"{names[row]}: {columns[what][row]}{f' ({between[row]})' if between else ''}".removeprefix(": ")
-        for row in list(order)[: IN_SENTENCE if about else 1]
+        f"{name}{number}{f' ({ends})' if ends else ''}"
+        for name, number, ends in zip(names, columns[what], between, strict=True)
     ]
-    most = "Most " if shown.noun == "items" else ""
-    return f"{most or what[0].upper()}{what if most else what[1:]}{when}: {'; '.join(told)}."
+    told = told[::-1] if shown.several else told
+    first = f"Most {what}" if shown.noun == "items" else f"{what[0].upper()}{what[1:]}"
+    return f"{first}{when}: {'; '.join(told[: IN_SENTENCE if about else 1])}."
 
 
 def _episodes(result: Result) -> list[str]:
     """Return in words when alerts, flags and reports began and ended, the newest first."""
-    found = sorted(episodes(result.rows), key=lambda one: (-one.end, one.start, one.name))
+    points = [point for point in points_of(result.chart_name, result.table, "") if point.state]
+    found = sorted(joined(points), key=lambda one: (-one.end, one.start, one.name))
     clocks = result.promise.clocks
     starts, ends = [one.start for one in found], [one.end for one in found]
     first, last = moments(starts, clocks, others=ends), moments(ends, clocks, others=starts, ends=True)
     return [
-        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {begin}{f' to {end}' if begin != end else ''}"
+        f"{one.name}{', no data' * (one.state == NO_DATA)}, {begin}{f' to {end}' if begin != end else ''}"
         for one, begin, end in zip(found, first, last, strict=True)
     ]
 

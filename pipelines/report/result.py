@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -15,14 +14,13 @@ from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
 from privstream.pipelines.model.catalogue import WORDS, question
-from privstream.pipelines.model.question import QuestionInfo, loaded
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
+from privstream.pipelines.sinks.row_files import fingerprint, read_rows, shape_of, sort_table, with_item_columns
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import at, read_document
 from privstream.transforms import row_types
 from privstream.transforms.reading.domain import column_names
-from privstream.transforms.timing.steps import timestamp
 
 MADE_BY, OF_MONITOR = "privstream ", "run"
 """How the command of a guarantee file begins, and the one whose guarantee files are about several results."""
@@ -30,21 +28,17 @@ MADE_BY, OF_MONITOR = "privstream ", "run"
 BESIDE = ".guarantee.json"
 """How the name of a guarantee file beside rows ends."""
 
-VIEW_TITLES = {
-    "ratio": "ratios",
-    "over": "sums",
-    "against": "rises",
-    "above": "alerts",
-    "below": "alerts",
-    "largest": "largest items",
-}
+VIEWS = {"ratio": "ratios", "over": "sums", "against": "rises", "above": "alerts", "below": "alerts"}
 """What rows of views are, by the first of these keys that a view has."""
 
-OF_SOURCE = ("run_id", "beta", "low", "high", "time_zone", "window", "start", "renew_every")
+OF_SOURCE = ("run_id", "time_zone", "window", "start", "end")
 """Options of a question that hold for views of it."""
 
 VIEW_CHARTS = {"RatioEstimate": "ratios", "AlertState": "states"}
 """Charts of views by the type of their rows; others have that of their question."""
+
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration, RecursionError)
+"""What reading a guarantee file may raise into which somebody has written something else."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -52,6 +46,11 @@ class Result:
     """What one run has published. Whatever reads Arrow's tables reads it, such as `polars.DataFrame(result)`.
 
     Attributes:
+        table: the rows; times are timestamps.
+        title: what they are; of a view.
+        chart_name: a key of `show.charts.LOOKS`.
+        order: columns to sort by.
+        nothing: why there may be no rows.
         made_of: questions of which a view is made; none of a question.
         notes: on what is not in it, where its run goes on.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
@@ -59,18 +58,21 @@ class Result:
     """
 
     path: str
-    spec: QuestionInfo
     row_type: Any
-    rows: list[Any]
+    chart_name: str
+    order: Sequence[str]
     promise: Promise
     guarantee: PrivacyGuarantee
+    table: pa.Table = None
+    title: str = ""
+    nothing: str = ""
     made_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     log: str = ""
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
-        return f"<{self.spec.title}: {len(self.rows):,} rows, {budget}>"
+        return f"<{self.title or self.chart_name}: {self.table.num_rows:,} rows, {budget}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows where the result is the last value of a cell."""
@@ -81,35 +83,23 @@ class Result:
         """Hand the table to whatever reads Arrow's C stream."""
         return self.table.__arrow_c_stream__(requested_schema)
 
-    @cached_property
-    def table(self) -> pa.Table:
-        """The rows as an Arrow table; times are timestamps."""
-        items = column_names(self.parameters.get("item") or "")
-        return arrow_table(with_item_columns(self.row_type, items), self.rows)
-
     @property
     def accuracy(self) -> str:
         """How accurate the rows are, in a sentence."""
         return str(self.promise.number("accuracy", "sentence"))
 
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The options of the run."""
-        parameters: Mapping[str, Any] = self.promise.number("parameters")
-        return parameters
-
     def chart(self) -> Any:
         """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
-        given = {"parameters": self.parameters, "limited": self.promise.limited}
-        return loaded("show.charts.chart_of")(self.spec.chart, self.rows, **given)
+        record, limited = self.promise.content, self.promise.limited
+        return loaded("show.charts.chart_of")(self.chart_name, self.table, record, self.title, limited=limited)
 
 
 MOST_FILES, MOST_BYTES = 500, 16 << 20
 """Of a result whose run goes on: the newest files are read up to here."""
 
 
-def read_result(path: str, time: Callable[[int], Any] = timestamp, *, live: bool = False) -> Result:
-    """Read a result and what is promised of it; `time` makes times of microseconds, as for `read_row_file`.
+def read_result(path: str, *, live: bool = False) -> Result:
+    """Read a result and what is promised of it.
 
     Of a `live` result, whose run may go on, the newest files are enough, and those that cannot be read are counted.
 
@@ -119,11 +109,11 @@ def read_result(path: str, time: Callable[[int], Any] = timestamp, *, live: bool
     check_store(path, "RESULT")
     if not exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
-    found, rows, unreadable = read_promise(path), list[Any](), 0
+    found, tables, unreadable = read_promise(path), list[pa.Table](), 0
     files, number = newest(path) if live else (files_of(path), 0)
     for file in files:
         try:
-            rows += read_file(file, found, time)
+            tables.append(read_file(file, found))
         except Exception as error:  # whatever somebody has written there
             unreadable += 1
             if not live:
@@ -136,7 +126,11 @@ def read_result(path: str, time: Callable[[int], Any] = timestamp, *, live: bool
         notes.append(f"The newest {len(files):,} files are shown, of {number:,}.")
     if live and os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
         notes.append("Running: more windows may follow.")
-    return replace(found, rows=sort_rows(rows, found.spec.order), notes=tuple(notes))
+    items = column_names(found.promise.number("parameters").get("item") or "")
+    table = (
+        pa.concat_tables(tables) if tables else shape_of(with_item_columns(found.row_type, items)).schema.empty_table()
+    )
+    return replace(found, table=sort_table(table, found.order), notes=tuple(notes))
 
 
 def newest(path: str) -> tuple[list[str], int]:
@@ -168,17 +162,14 @@ def results_of(path: str) -> list[str]:
     promise = monitor_promise(path)
     if promise is None:
         return [path]
-    outputs = [each.get("output") for each in _described(promise, "questions").values()]
-    views = [each.get("output") for each in _described(promise, "views").values()]
-    if not outputs or not all(isinstance(each, str) and os.path.basename(each) == each for each in [*outputs, *views]):
-        raise ValueError(f"{promise.path} must be a guarantee that a monitor has written: it names no results")
-    return [os.path.join(path, str(each)) for each in [*outputs, *views]]
-
-
-def _described(promise: Promise, names: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the guarantee file of a monitor says of its questions, or of its views, by name."""
-    found = promise.maybe(names)
-    return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
+    try:
+        described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
+        outputs = [each["output"] for each in described]
+        if any(os.path.basename(output) != output for output in outputs):
+            raise ValueError("a result is in its folder")
+    except UNREADABLE:
+        raise ValueError(f"{promise.path} must be a guarantee of a monitor, which names its results") from None
+    return [os.path.join(path, output) for output in outputs]
 
 
 def output_of(path: str) -> str:
@@ -199,7 +190,7 @@ def monitor_promise(path: str) -> Promise | None:
 
 
 def read_promise(path: str) -> Result:
-    """Return what is promised of a result, which has no rows yet, whether or not these are there.
+    """Return what is promised of a result, without its rows, whether or not these are there.
 
     Raises:
         ValueError: it has no guarantee file, or not one of this version; the message names the file.
@@ -222,59 +213,56 @@ def read_promise(path: str) -> Result:
             f"made by {command!r}"
         )
     try:
-        guarantee, parameters, spec = guarantee_of(promise.content), promise.content["parameters"], question(word)
-        row_type = spec.row_type
+        guarantee, parameters, info = guarantee_of(promise.content), promise.content["parameters"], question(word)
+        row_type = info.row_type
         if row_type is row_types.KeyCount:
-            sums = parameters.get(spec.values_with) is not None
+            sums = parameters.get(info.values_with) is not None
             row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
-    return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)
+    return Result(
+        path=path,
+        row_type=row_type,
+        chart_name=info.chart,
+        order=info.order,
+        promise=promise,
+        guarantee=guarantee,
+        nothing=info.why_nothing,
+    )
 
 
 def _view(path: str, whole: Promise) -> Result:
-    """Return what is known of a view of a monitor, which has no rows yet: the guarantee is that of the whole."""
-    views, asked = _described(whole, "views"), _described(whole, "questions")
+    """Return what is known of a view of a monitor, without its rows: the guarantee is that of the whole."""
     try:
-        described = next(one for one in views.values() if one.get("output") == os.path.basename(path))
-        order, names, given = tuple(described["order"]), tuple(described["questions"]), dict(described["view"])
-        row, row_type = described["rows"], getattr(row_types, described["rows"])
-        sources = [read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in names]
-        first, guarantee = sources[0], guarantee_of(whole.content)
+        views, questions = whole.content["views"], whole.content["questions"]
+        described = next(each for each in views.values() if each["output"] == os.path.basename(path))
+        given, order, names = described["view"], described["order"], tuple(described["questions"])
+        row_type = getattr(row_types, described["rows"])
+        if unknown := {name.removeprefix("-") for name in order} - {*row_type._fields}:
+            raise KeyError(*unknown)
+        first = read_promise(os.path.join(os.path.dirname(path), questions[names[0]]["output"]))
         source = views.get(str(given.get("of")), {}).get("view", {})
-        given |= {"over": source["over"]} if "over" in source else {}  # the largest of sums are sums
-        parameters = {key: first.parameters[key] for key in OF_SOURCE if key in first.parameters}
-        for key, value in given.items():
-            parameters[key] = ", ".join(map(str, value)) if isinstance(value, list) else value
+        parameters = {key: first.promise.content["parameters"].get(key) for key in OF_SOURCE}
+        parameters |= {key: source[key] for key in ("over",) if key in source} | given  # the largest of sums are sums
         parameters |= {"item": ",".join(described["columns"])} if described["columns"] else {}
-        if {field.removeprefix("-") for field in order} - {*row_type._fields}:
-            raise ValueError("order must name fields of the rows")
-    except (KeyError, TypeError, AttributeError, IndexError, StopIteration, RecursionError):
+        guarantee = guarantee_of(whole.content)
+        made_by, rows = first.promise.content["made_by"], {"sha256": described.get("sha256")}
+        accuracy = {
+            **first.promise.content["accuracy"],
+            "sentence": f"As accurate as the rows that it is made of. {first.accuracy}",
+        }
+    except UNREADABLE:
         raise ValueError(f"RESULT must be a question or a view of {whole.path}, got {path}") from None
-    sentences = [f"{one}: {each.accuracy}" for one, each in zip(names, sources, strict=True)]
-    accuracy = {"sentence": f"It is as accurate as the rows that it is made of. {' '.join(sentences)}"}
-    if len(sources) == 1:
-        accuracy = {**first.promise.content["accuracy"], **accuracy}
-    content = {**whole.content, "made_by": first.promise.content["made_by"], "parameters": parameters}
-    content |= {"accuracy": accuracy, "rows": {"sha256": described.get("sha256")}}
-    made_of = " and ".join(names)
-    limits = [one for one in guarantee.limits if one.partition(": ")[0] not in {*asked} - {*names}]
+    content = {**whole.content, "made_by": made_by, "parameters": parameters, "accuracy": accuracy, "rows": rows}
     return Result(
         path=path,
-        spec=replace(
-            first.spec,
-            description=f"A view of {made_of}: made of what these have published, at no cost.",
-            title=next((title for key, title in VIEW_TITLES.items() if key in described["view"]), "view"),
-            row=row,
-            order=order,
-            why_nothing=f"{made_of} have published nothing that it could be made of",
-            chart="rises" if "against" in given else VIEW_CHARTS.get(row, first.spec.chart),
-            values_with="",
-        ),
         row_type=row_type,
-        rows=[],
+        chart_name="rises" if "against" in given else VIEW_CHARTS.get(described["rows"], first.chart_name),
+        order=order,
         promise=Promise(whole.path, content),
-        guarantee=replace(guarantee, limits=tuple(limits)),
+        guarantee=guarantee,
+        title=next((title for key, title in VIEWS.items() if key in given), "largest items"),
+        nothing=f"{' and '.join(names)} have published nothing that it could be made of",
         made_of=names,
     )
 
@@ -301,10 +289,8 @@ def is_rows(name: str) -> bool:
     return name.rpartition(".")[2].lower() in WRITTEN
 
 
-def read_file(file: str, result: Result, time: Callable[[int], Any] = timestamp) -> list[Any]:
+def read_file(file: str, result: Result) -> pa.Table:
     """Return the rows of a file of a result.
-
-    `time` makes times of microseconds, as for `read_row_file`.
 
     Raises:
         ValueError: it has others, is not complete, or is not the file that the guarantee was written for; the message
@@ -315,4 +301,4 @@ def read_file(file: str, result: Result, time: Callable[[int], Any] = timestamp)
         raise ValueError(
             f"RESULT must be as its run wrote it: {file} has changed, or the guarantee beside it is that of another run"
         )
-    return read_rows("RESULT", file, result.row_type, time)
+    return read_rows("RESULT", file, result.row_type)

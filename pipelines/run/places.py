@@ -15,8 +15,8 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import PUBLIC
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, Several, UnreachableError
-from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_row_file
+from privstream.pipelines.sinks.destination import Destination, Several, UnreachableError
+from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
 from privstream.pipelines.sinks.webhook import Webhook, has_alerts
 from privstream.pipelines.sinks.window_files import check_folder
 from privstream.pipelines.sources.found_files import split_pattern
@@ -236,9 +236,9 @@ def send(to: Destination | None, path: str) -> None:
     """Send the rows of a file when a run has written it, and say so."""
     if to is None:
         return
-    rows = read_row_file(path, to.row_type)
+    rows = read_table(path, to.row_type)
     try:
-        left_out = to.send(rows)
+        to.send(rows)
     except UnreachableError as error:
         raise RunError(f"{error}; all rows are in {path}, and the same run with --overwrite sends them again") from None
-    say(to.sent_from(path, {SENT: len(rows) - left_out, TOO_LARGE: left_out}))
+    say(f"{rows.num_rows:,} rows sent to {to.name()}")

@@ -12,6 +12,7 @@ from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show.words import LABEL, summary
+from privstream.pipelines.sinks.destination import SENT
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
 from privstream.pipelines.terminal import gap, say
 from privstream.transforms.counters import Counters
@@ -53,7 +54,7 @@ def tell(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> str | N
     say(words("\n".join(told.after)), LABEL)
     for each in asked if run.places.unbounded else ():
         if each.destination is not None:
-            say(each.destination.sent_from(each.path, each.counters(counted)))
+            say(f"{each.counters(counted).get(SENT, 0):,} rows sent to {each.destination.name()}")
     return None if told.nothing is None else words(told.nothing)
 
 

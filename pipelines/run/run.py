@@ -40,7 +40,6 @@ from privstream.pipelines.sinks.row_files import (
     PARTIAL,
     fingerprint,
     move_file,
-    read_row_file,
     read_table,
     write_json,
     write_row_file,
@@ -221,7 +220,7 @@ class Run:
             self._write_views(answers, folder)
             for _, each, path in () if self.places.terminal else named:
                 if wide:
-                    write_wide(each.path, each.row_type, read_row_file(path, each.row_type))
+                    write_wide(each.path, each.row_type, read_table(path, each.row_type))
                 else:
                     move_file(path, each.path)
             if not self.places.terminal:

@@ -39,14 +39,7 @@ HEADERS = {
 
 
 class LivePage:
-    """The report of a folder as its files are now.
-
-    A result is a file with its guarantee file beside it, or a folder (this one, or one in it) with a guarantee file in
-    it; of a monitor, all that its guarantee file names, in that order. Everything else is never opened.
-
-    Args:
-        folder: whose results are shown.
-    """
+    """The report of a folder as its files are now: see `results_in`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -63,10 +56,10 @@ class LivePage:
 
     def version(self) -> str:
         """Return what changes whenever a file of the page does."""
-        files = [file for path in self.paths() for file in (promise_path(path), *newest(path)[0])]
-        ends = [os.path.join(path, END) for path in self.paths()]
-        stamps = [(file, stamp(file)) for file in [*files, *ends]]
-        return blake2b(repr(stamps).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        paths = results_in(self._folder)
+        files = [file for path in paths for file in (promise_path(path), os.path.join(path, END), *newest(path)[0])]
+        stamps = repr([(file, stamp(file)) for file in files])
+        return blake2b(stamps.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
     def page(self) -> str:
         """Return the page, made again if anything has changed."""
@@ -76,29 +69,36 @@ class LivePage:
                 whole = None
                 with suppress(ValueError):  # a damaged file of a monitor hides nothing else
                     whole = monitor_promise(self._folder)
-                self._made = now, page_of(self.paths(), title=TITLE, whole=whole, live=now)
+                self._made = now, page_of(results_in(self._folder), title=TITLE, whole=whole, live=now)
             return self._made[1]
 
-    def paths(self) -> list[str]:
-        """Return the results that there are."""
-        with suppress(ValueError, OSError):
-            if monitor_promise(self._folder) is not None:
-                return [path for path in results_of(self._folder) if os.path.exists(path)]
-        if os.path.isfile(os.path.join(self._folder, GUARANTEE)):
-            return [self._folder]
-        with suppress(OSError):
-            return [path for name in sorted(os.listdir(self._folder)) if (path := self._result(name))]
-        return []
 
-    def _result(self, name: str) -> str:
-        """Return the path of the result that a name in the folder stands for; empty if for none."""
-        path = os.path.join(self._folder, name)
-        if name.endswith(BESIDE) and is_rows(name.removesuffix(BESIDE)) and stamp(path):
-            return path.removesuffix(BESIDE)
-        with suppress(ValueError):
-            is_result = name[0] not in "._" and stamp(os.path.join(path, GUARANTEE)) and monitor_promise(path) is None
-            return path if is_result else ""
-        return path
+def results_in(folder: str) -> list[str]:
+    """Return the results of a folder: of a monitor, all that its guarantee file names, in that order.
+
+    Else a result is a file with its guarantee file beside it, or a folder (this one, or one in it) with a guarantee
+    file in it. Everything else is never opened.
+    """
+    with suppress(ValueError, OSError):
+        if monitor_promise(folder) is not None:
+            return [path for path in results_of(folder) if os.path.exists(path)]
+    if os.path.isfile(os.path.join(folder, GUARANTEE)):
+        return [folder]
+    with suppress(OSError):
+        return [path for name in sorted(os.listdir(folder)) if (path := _result(os.path.join(folder, name)))]
+    return []
+
+
+def _result(path: str) -> str:
+    """Return the result that a path stands for; empty if for none."""
+    rows = path.removesuffix(BESIDE)
+    if rows != path and is_rows(rows) and stamp(path):
+        return rows
+    if os.path.basename(path)[0] in "._" or not stamp(os.path.join(path, GUARANTEE)):
+        return ""
+    with suppress(ValueError):
+        return path if monitor_promise(path) is None else ""
+    return path
 
 
 def is_local(host: str) -> bool:
@@ -143,15 +143,6 @@ def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
         raise ValueError(f"port must be free, got {port} ({error.strerror})") from None
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "folder": {
-        "metavar": "FOLDER",
-        "help": "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder",
-    },
-    "--port": {"type": int, "default": PORT, "metavar": "N", "help": f"default: {PORT}; 0 for any that is free"},
-}
-
-
 def run(folder: str, port: int) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
@@ -168,6 +159,12 @@ def run(folder: str, port: int) -> None:
 
 COMMAND = Command(
     description="Shows the report of a folder as a page that follows running jobs. It listens on this machine alone.",
-    options=OPTIONS,
+    options={
+        "folder": {
+            "metavar": "FOLDER",
+            "help": "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder",
+        },
+        "--port": {"type": int, "default": PORT, "metavar": "N", "help": f"default: {PORT}; 0 for any that is free"},
+    },
     run=run,
 )

@@ -7,34 +7,27 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC
-from functools import partial
 from html import escape
-from types import MappingProxyType
 from typing import Any
 
 import altair as alt
+import pyarrow as pa
 import vl_convert
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.local_time import Clocks, moment
-from privstream.pipelines.show.words import value_unit
+from privstream.pipelines.show import words
+from privstream.pipelines.show.shown import NUMBERS, keys_of
+from privstream.pipelines.sinks.row_formats import in_micros
 from privstream.pipelines.terminal import one_line
-from privstream.transforms.row_types import (
-    ENDED,
-    CardinalityEstimate,
-    CategoryFlag,
-    HeavyHitter,
-    HistogramEstimate,
-    NearestPoints,
-    RangeCount,
-)
+from privstream.transforms.row_types import ENDED
 
 WIDE, NARROW = 960, 366
 """Widths in pixels, for screens and for phones."""
 
 MOST_LINES, MOST_ROWS, MOST_WINDOWS, MOST_MARKED = 8, 20, 500, 60
-LONGEST_NAME, LONGEST_TEXT = 22, 2000
+LONGEST_NAME, LONGEST_TITLE, LONGEST_TEXT = 22, 120, 2000
 INK, GREY, ALARM = "#222222", "#9a9a9a", "#b3261e"
 COLOURS = ("#0072b2", "#d55e00", "#00805c", "#b0508c", "#8a6d00", "#2a9fd6", "#8b2c1f", "#5b4fc7")
 """Those of Okabe and Ito (2008), darker where white needs that: colour-blind people see them as different."""
@@ -48,12 +41,7 @@ TIMES = {name: "%H:%M" for name in ("hours", "minutes")} | {"seconds": "%H:%M:%S
 TIMES |= {name: "%-d %b" for name in ("date", "day", "week", "month", "quarter")}
 """How ticks of time are written, by what they differ in."""
 
-AT_END = (HistogramEstimate, CategoryFlag, CardinalityEstimate, RangeCount, NearestPoints)
-"""Rows about the moment at which a window ends; all others are about the window."""
-
-NUMBERS = ("people", "estimate", "value", "ratio")
-"""Fields with the number of a row; the first that it has is shown."""
-
+UTC_CLOCKS = Clocks()
 FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
 PADDING = {"left": 16, "right": 12, "top": 5, "bottom": 5}
 """Browsers without these fonts have wider letters."""
@@ -62,12 +50,23 @@ STYLE: dict[str, Any] = {"labelColor": INK, "titleColor": INK, "titleFontWeight"
 STYLE |= {"labelFontSize": 12, "titleFontSize": 12, "titlePadding": 8, "domainColor": GREY, "tickColor": GREY}
 
 
+AT_END = ("histogram", "flags", "cardinality", "ranges", "predecessor")
+"""Rows about the moment at which a window ends; all others are about the window."""
+
+NEAREST = "predecessor"
+LOOKS = {name: ("lines", "dots") for name in ("quantiles", "cardinality", "ranges", "ratios")}
+LOOKS |= {name: ("lines", "bars") for name in ("counts", "histogram")}
+LOOKS |= {name: ("bars", "bars") for name in ("top-k", "rises")}
+LOOKS |= {name: ("timeline", "timeline") for name in ("heavy-hitters", "alerts", "flags", "states")}
+LOOKS |= {name: ("dots", "dots") for name in (NEAREST, "queries")}
+"""What draws rows of many windows, and of one, by the name that a question or a view has for its chart."""
+
+
 @dataclass(frozen=True)
 class Point:
-    """A row as charts see it.
+    """A row as charts see it, of a window in microseconds since 1970, both 0 without windows.
 
     Attributes:
-        start, end: of its window in microseconds since 1970, both 0 without windows.
         state: a key of `STATES`; empty where there is nothing to show.
     """
 
@@ -82,17 +81,31 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, which notebooks show."""
+    """A chart, which notebooks show.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        points: what is shown; names are short, distinct, and safe to draw.
+        values: what numbers count.
+        span: of the axis of time, in microseconds since 1970.
+    """
 
     kind: str
     title: str
     caption: str
-    draw: Callable[[int], Any] = field(repr=False)
+    points: Sequence[Point] = ()
+    names: Sequence[str] = ()
+    values: str = ""
+    at_end: bool = False
+    clocks: Clocks = UTC_CLOCKS
+    span: tuple[int, int] = (0, 0)
+    log: bool = False
 
     def spec(self, width: int = WIDE, *, words: bool = True) -> dict[str, Any]:
         """Return the Vega-Lite specification, with title and caption unless the page around it has these `words`."""
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
-        drawn = self.draw(width).properties(width=width, autosize=fit, background="white")
+        drawn = KINDS[self.kind](self, width)
+        drawn = drawn.properties(width=width, autosize=fit, background="white")
         if words:
             lines = textwrap.wrap(self.caption, width // 7)
             drawn = drawn.properties(title=alt.TitleParams(textwrap.wrap(self.title, width // 9), subtitle=lines))
@@ -122,25 +135,6 @@ class Chart:
         """Return what a notebook shows."""
         return {"image/png": self.png(), "text/plain": f"{self.title}. {self.caption}"}
 
-
-@dataclass(frozen=True)
-class Drawn:
-    """What a chart is made of.
-
-    Attributes:
-        points: what is shown; names are short, distinct, and safe to draw.
-        values: what numbers count.
-        span: of the axis of time, in microseconds since 1970.
-    """
-
-    points: Sequence[Point]
-    names: Sequence[str]
-    values: str
-    at_end: bool
-    clocks: Clocks
-    span: tuple[int, int]
-    log: bool
-
     def wall(self, micros: int) -> float:
         """Return milliseconds since 1970 that look in UTC as a moment does on the clocks of the run."""
         return self.clocks.local(micros).replace(tzinfo=UTC).timestamp() * 1e3
@@ -168,26 +162,26 @@ class Drawn:
         axis = alt.Axis(title=None, labelLimit=int(width / 2.5), ticks=False, domain=False, labelPadding=6)
         return alt.Y("name:N", scale=alt.Scale(domain=list(self.names)), axis=axis)
 
+    @property
+    def height(self) -> int:
+        """The height of names one below the other."""
+        return 24 * max(2, len(self.names))
 
-def lines(given: Drawn, width: int) -> Any:
+
+def lines(given: Chart, width: int) -> Any:
     """Draw numbers over windows: a line for each name, and a band for its interval; gaps stay gaps."""
     domain, windows = list(given.names), sorted({(point.start, point.end) for point in given.points})
     there = {(point.name, point.start) for point in given.points}
     gaps = [Point(name, *window) for name in domain for window in windows if (name, window[0]) not in there]
     columns = max(1, width // 180)
-    drawn: Any = {
-        "labelFontSize": 12,
-        "labelLimit": (width - 60) // columns - 30,
-        "symbolSize": 60,
-        "columnPadding": 28,
-        "symbolOpacity": 1,
-    }
+    drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "symbolSize": 60}
+    drawn |= {"columnPadding": 28, "symbolOpacity": 1}
     legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(domain) > 1 else None
     colours, shapes = (alt.Scale(domain=domain, range=list(each[: len(domain)])) for each in (COLOURS, SHAPES))
     colour = alt.Color("name:N", scale=colours, legend=legend)
     at, title = ("end", "end of window, ") if given.at_end else ("start", "start of window, ")
-    time, y = given.time(at, title, width), given.number(alt.Y, "value")
-    base = given.rows([*given.points, *gaps]).encode(x=time, color=colour)
+    y = given.number(alt.Y, "value")
+    base = given.rows([*given.points, *gaps]).encode(x=given.time(at, title, width), color=colour)
     marks = [
         base.mark_area(opacity=0.15).encode(y=given.number(alt.Y, "lower"), y2="upper:Q"),
         base.mark_line(strokeWidth=1.8).encode(y=y),
@@ -198,99 +192,55 @@ def lines(given: Drawn, width: int) -> Any:
     return alt.layer(*marks).properties(height=380 if width > NARROW else 280)
 
 
-def bars(given: Drawn, width: int) -> Any:
+def bars(given: Chart, width: int) -> Any:
     """Draw the numbers of one window: a bar for each name, and a line for its interval."""
     base = given.rows(given.points).encode(y=given.labels(width))
     interval = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=given.number(alt.X, "lower"), x2="upper:Q")
     bar = base.mark_bar(color=COLOURS[0], opacity=0.55, height=14).encode(x=given.number(alt.X, "value"))
-    return alt.layer(bar, interval).properties(height=24 * max(2, len(given.names)))
+    return alt.layer(bar, interval).properties(height=given.height)
 
 
-def dots(given: Drawn, width: int) -> Any:
+def dots(given: Chart, width: int) -> Any:
     """Draw a point for each name, and a line for its interval; the axis need not begin at 0."""
     base = given.rows(given.points).encode(y=given.labels(width))
     ends, at = (given.number(alt.X, name, zero=False, padding=10) for name in ("lower", "value"))
     interval = base.mark_rule(color=COLOURS[0], strokeWidth=5, opacity=0.35).encode(x=ends, x2="upper:Q")
     dot = base.mark_point(color=COLOURS[0], filled=True, size=60, opacity=1).encode(x=at)
-    return alt.layer(interval, dot).properties(height=24 * max(2, len(given.names)))
+    return alt.layer(interval, dot).properties(height=given.height)
 
 
-def timeline(given: Drawn, width: int) -> Any:
+def timeline(given: Chart, width: int) -> Any:
     """Draw when each name was in which state: a bar from its first window to its last one."""
     seen = [state for state in STATES if any(point.state == state for point in given.points)]
     legend = alt.Legend(title=None, orient="bottom", labelFontSize=12) if len(seen) > 1 else None
     colour = alt.Color("state:N", scale=alt.Scale(domain=seen, range=[STATES[one] for one in seen]), legend=legend)
-    base = given.rows(joined(given.points)).mark_bar(height=14).properties(height=24 * max(2, len(given.names)))
+    base = given.rows(joined(given.points)).mark_bar(height=14).properties(height=given.height)
     return base.encode(x=given.time("start", "", width), x2="end:T", y=given.labels(width), color=colour)
 
 
-Draw = Callable[[Drawn, int], Any]
-"""What draws a kind of chart at a width."""
+KINDS: dict[str, Callable[[Chart, int], Any]] = {"lines": lines, "bars": bars, "dots": dots, "timeline": timeline}
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a question looks: what draws it, its title, what numbers count; what draws one window; what marks mean."""
-
-    kind: Draw
-    title: str
-    values: str = ""
-    alone: Draw | None = None
-    shows: str = ""
-
-
-FLAGS = Look(timeline, "Categories counted more often than their thresholds", shows="Bars: since when a flag is up.")
-HITTERS = Look(timeline, "Items that many people have", shows="Bars: windows in which an item is reported.")
-NEAREST = Look(dots, "Nearest points", "point", shows="Dots: queries. Lines: from the point below to the point above.")
-RULES = Look(timeline, "Alerts", shows="Bars: windows in which a rule is met.")
-STATED = Look(timeline, "Alerts", shows="Bars: windows with an alert, or without data.")
-LOOKS = {
-    "counts": Look(lines, "People per item", "people", bars),
-    "sums": Look(lines, "Sums per item", "value", bars),
-    "heavy-hitters": HITTERS,
-    "top-k": Look(bars, "Items that most people have", "people"),
-    "alerts": RULES,
-    "histogram": Look(lines, "Events per category since the start", "events", bars),
-    "flags": FLAGS,
-    "quantiles": Look(lines, "Quantiles", "value", dots),
-    "cardinality": Look(lines, "People present", "people", dots),
-    "ranges": Look(lines, "Points per range", "points", dots),
-    "predecessor": NEAREST,
-    "queries": Look(dots, "Answers to queries", "people"),
-    "ratios": Look(lines, "Ratios", "ratio", dots),
-    "rises": Look(bars, "Rises", "people more"),
-    "states": STATED,
-}
-"""By the name that a question or a view has for its chart."""
-
-USUAL = Look(dots, "Published numbers", "value")
-"""Of other ones."""
-
-
-def chart_of(
-    name: str,
-    rows: Sequence[Any],
-    *,
-    parameters: Mapping[str, Any] = MappingProxyType({}),
-    limited: bool = False,
-) -> Chart:
+def chart_of(name: str, rows: pa.Table, record: Mapping[str, Any], title: str = "", *, limited: bool = False) -> Chart:
     """Return the chart of published rows.
 
     Args:
         name: of the chart, such as a key of `LOOKS`.
+        record: their guarantee file.
+        title: what they are; by the guarantee file if empty.
         limited: whether numbers are of what counts within limits.
     """
-    name = "sums" if name == "counts" and rows and "value" in rows[0]._fields else name
-    look, clocks = LOOKS.get(name, USUAL), Clocks.of(parameters)
-    title, values = _words(look, parameters)
-    points = [point_of(row, {"rises": ("rise",), "sums": ("value",)}.get(name, NUMBERS)) for row in rows]
-    points = [point for point in points if (point.state if look.kind is timeline else point.value is not None)]
+    parameters, columns = record.get("parameters", {}), rows.column_names
+    clocks, (kind, alone) = Clocks.of(parameters), LOOKS.get(name, ("dots", "dots"))
+    title = short(title or words.title_of(record, keys_of(rows)), LONGEST_TITLE)
+    title = title[:1].upper() + title[1:]
+    number = number_of(name, columns)
+    points = [each for each in points_of(name, rows, number) if each.state or (kind != "timeline" and _drawn(each))]
     if not points:
-        empty = alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
-        return Chart(look.kind.__name__, title, "Nothing was published that could be drawn.", lambda width: empty)
+        return Chart("dots", title, "Nothing was published that could be drawn.")
     windows, told = sorted({(point.start, point.end) for point in points}), []
-    kind = look.alone if look.alone is not None and len(windows) == 1 else look.kind
-    if kind in (bars, dots) and windows[-1][1]:
+    kind = alone if len(windows) == 1 else kind
+    if kind in ("bars", "dots") and windows[-1][1]:
         points = [point for point in points if point.end == windows[-1][1]]
         title += f", window until {clocks.moment(windows[-1][1])}"
     elif len(windows) > MOST_WINDOWS:
@@ -298,45 +248,62 @@ def chart_of(
         told.append(f"The newest {MOST_WINDOWS} of {len(windows):,} windows.")
     labels = _labels(points, kind)
     if len(labels) < (all_ := len({point.name for point in points})):
-        longest = "that last longest" if kind is timeline else "with the largest numbers"
-        told.append(f"{len(labels)} of {all_:,}, those {'that come last' if kind is dots else longest}.")
+        which = {"timeline": "that last longest", "dots": "that come last"}.get(kind, "with the largest numbers")
+        told.append(f"{len(labels)} of {all_:,}, those {which}.")
     shown = [replace(point, name=labels[point.name]) for point in points if point.name in labels]
-    if kind is lines and len(shown) < len(labels) * len({point.start for point in shown}):
+    if kind == "lines" and len(shown) < len(labels) * len({point.start for point in shown}):
         told.append("Gaps: not published, which is not zero.")
     told += ["Numbers are of what counts within limits."] * limited
-    at_end = isinstance(rows[0], AT_END) or parameters.get("over") == "start"
+    at_end = name in AT_END or parameters.get("over") == "start"
     moments = [micros for point in shown for micros in (point.start, point.end)]
-    span = _span({} if kind is lines else parameters, clocks, moments[at_end::2] if kind is lines else moments)
-    log = look.title == "Quantiles" and parameters.get("scale") == "log"
-    given = Drawn(shown, list(labels.values()), values, at_end, clocks, span, log)
-    own = any(getattr(row, "lower", None) is not None for row in rows)
+    return Chart(
+        kind=kind,
+        title=title,
+        caption=" ".join([_meaning(name, kind, rows), *told]),
+        points=shown,
+        names=list(labels.values()),
+        values=short(_axis(number, record)),
+        at_end=at_end,
+        clocks=clocks,
+        span=_span({} if kind == "lines" else parameters, clocks, moments[at_end::2] if kind == "lines" else moments),
+        log=name == "quantiles" and parameters.get("scale") == "log",
+    )
+
+
+def number_of(chart: str, columns: Sequence[str]) -> str:
+    """Return the column with the number of a row; empty where it has none."""
+    wanted = {"rises": ("rise",), NEAREST: ("query",)}.get(chart, ("value", *NUMBERS))
+    return next((name for name in wanted if name in columns), "")
+
+
+def _axis(number: str, record: Mapping[str, Any]) -> str:
+    """Return what numbers count."""
+    if number == "value":
+        return words.value_unit(record) or number
+    named = {"ratio": "ratio", "query": "point", "rise": f"{words.unit_of(record)} more"}
+    return named.get(number, words.unit_of(record))
+
+
+def _meaning(name: str, kind: str, rows: pa.Table) -> str:
+    """Return what marks mean."""
+    if kind == "timeline":
+        return "Bars: from the first window to the last one."
+    if name == NEAREST:
+        return "Dots: queries. Lines: from the point below to the point above."
+    own = "lower" in rows.column_names and rows["lower"].null_count < rows.num_rows
     sure = "95% intervals, each alone" if own else "error bounds, which hold for all rows together"
-    meaning = look.shows or f"{'Bands' if kind is lines else 'Lines'}: {sure}."
-    return Chart(kind.__name__, title, " ".join([meaning, *told]), partial(kind, given))
+    return f"{'Bands' if kind == 'lines' else 'Lines'}: {sure}."
 
 
-def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the title, and what numbers count, by the options of the run."""
-    title, values, over = look.title, look.values, parameters.get("over")
-    several = "Contributions" if over not in (None, "window", "start") else ""
-    counted = "Events" if parameters.get("unit") == "event" else several
-    if counted and title.startswith("People per"):
-        title, values = title.replace("People", counted, 1), counted.lower()
-    title += f" against {short(str(parameters.get('against')))} before" if title == "Rises" else ""
-    title += " since the start" if over == "start" else ""
-    unit = value_unit({"parameters": parameters})
-    return title, short(unit) if values == "value" and unit else values
-
-
-def _labels(points: Sequence[Point], kind: Draw) -> dict[str, str]:
+def _labels(points: Sequence[Point], kind: str) -> dict[str, str]:
     """Return the labels of names to draw, in order: of lines and bars the largest first, of a timeline the earliest."""
     names, sizes = list(dict.fromkeys(point.name for point in points)), defaultdict[str, float](float)
     for point in points:
-        size = float(point.end - point.start) if kind is timeline else point.value or 0.0
-        sizes[point.name] = sizes[point.name] + size if kind is timeline else max(sizes.get(point.name, size), size)
+        size = float(point.end - point.start) if kind == "timeline" else point.value or 0.0
+        sizes[point.name] = sizes[point.name] + size if kind == "timeline" else max(sizes.get(point.name, size), size)
     largest = sorted(names, key=lambda name: (-sizes[name], name))
-    chosen = names[-MOST_ROWS:] if kind is dots else largest[: MOST_LINES if kind is lines else MOST_ROWS]
-    if kind is timeline:
+    chosen = names[-MOST_ROWS:] if kind == "dots" else largest[: MOST_LINES if kind == "lines" else MOST_ROWS]
+    if kind == "timeline":
         begins = {point.name: point.start for point in sorted(points, key=lambda point: -point.start)}
         chosen.sort(key=lambda name: begins[name])
     texts = [short(name) for name in chosen]
@@ -355,11 +322,6 @@ def _span(parameters: Mapping[str, Any], clocks: Clocks, moments: Sequence[int])
     return min(found), max(found)
 
 
-def episodes(rows: Sequence[Any]) -> list[Point]:
-    """Return when each alert, flag or report of rows began and ended."""
-    return joined([point for point in map(point_of, rows) if point.state])
-
-
 def joined(points: Sequence[Point]) -> list[Point]:
     """Join windows of a name in one state that follow each other."""
     found: dict[str, list[Point]] = defaultdict(list)
@@ -372,56 +334,57 @@ def joined(points: Sequence[Point]) -> list[Point]:
     return [point for own in found.values() for point in own]
 
 
-def short(text: str) -> str:
+def short(text: str, most: int = LONGEST_NAME) -> str:
     """Return a text as one line that can be drawn; of a long one both ends stay.
 
     >>> short("a name of more than twenty letters, as some have")
     'a name of mo…some have'
     """
     line = one_line(text[:LONGEST_TEXT])
-    cut = len(line) > LONGEST_NAME or len(text) > LONGEST_TEXT
-    return f"{line[: LONGEST_NAME - 10]}…{one_line(text[-LONGEST_TEXT:])[-9:]}" if cut else line
+    cut = len(line) > most or len(text) > LONGEST_TEXT
+    return f"{line[: most - 10]}…{one_line(text[-LONGEST_TEXT:])[-9:]}" if cut else line
 
 
-def point_of(row: Any, numbers: Sequence[str] = NUMBERS) -> Point:
-    """Return what charts need of a row, whose number is the first of these that it has."""
-    name = name_of(row)
-    start, end = (row.window_start.micros, row.window_end.micros) if hasattr(row, "window_end") else (0, 0)
-    if isinstance(row, NearestPoints):  # the query between its neighbours
-        return Point(name, start, end, row.query, row.predecessor or row.query, row.successor or row.query)
-    number = next((each for each in numbers if each in row._fields and getattr(row, each) is not None), "")
-    ends = [f"{number}_{end}" for end in ("lower", "upper")]
-    ends = ends if ends[0] in row._fields else ["lower", "upper"]
-    value = getattr(row, number) if number else None
-    lower, upper = (getattr(row, end, None) for end in ends)
-    if lower is None and upper is None and value is not None and getattr(row, "error_bound", -1) >= 0:
-        lower, upper = value - row.error_bound, value + row.error_bound
-    if lower is None or upper is None:  # a lower bound has no interval
-        lower = upper = None
-    return Point(name, start, end, _finite(value), _finite(lower), _finite(upper), state_of(row))
+def points_of(chart: str, table: pa.Table, number: str) -> list[Point]:
+    """Return what a chart needs of rows."""
+    keys, prefix = keys_of(table), f"{number}_" if f"{number}_lower" in table.column_names else ""
+    ends = ("predecessor", "successor") if chart == NEAREST else (f"{prefix}lower", f"{prefix}upper")
+    points = []
+    for row in in_micros(table).to_pylist():
+        value = _finite(row.get(number))
+        lower, upper = (_finite(row.get(end)) for end in ends)
+        if chart == NEAREST:  # there is no point 0
+            lower, upper = lower or value, upper or value
+        elif lower is None and upper is None and value is not None and row.get("error_bound", -1) >= 0:
+            lower, upper = value - row["error_bound"], value + row["error_bound"]
+        if lower is None or upper is None:  # a lower bound has no interval
+            lower = upper = None
+        span = row.get("window_start", 0), row.get("window_end", 0)
+        points.append(Point(name_of(row, keys), *span, value, lower, upper, state_of(row, chart)))
+    return points
 
 
-def name_of(row: Any) -> str:
+def name_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Return what a row is about, but for its window."""
-    parts = [getattr(row, name, "") for name in ("item", "rule", "category")]
-    if isinstance(row, HistogramEstimate):
-        parts.insert(1, "" if row.query == "histogram" else row.query)
-    elif isinstance(row, RangeCount):
-        parts.append(f"{row.low:,} to {row.high:,}")
-    elif hasattr(row, "quantile"):
-        parts.append("median" if row.quantile == 0.5 else f"{100 * row.quantile:g}%")
-    elif hasattr(row, "query"):
-        parts.append(str(row.query))
-    return ": ".join(filter(None, parts)) or "all"
+    texts = {name: str(row[name]) for name in keys if row[name] != "histogram"}
+    if "high" in texts:
+        texts |= {"low": f"{row['low']:,} to {row['high']:,}", "high": ""}
+    if "quantile" in texts:
+        texts["quantile"] = "median" if row["quantile"] == 0.5 else f"{100 * row['quantile']:g}%"
+    return ", ".join(filter(None, texts.values())) or "all"
 
 
-def state_of(row: Any) -> str:
+def state_of(row: Mapping[str, Any], chart: str) -> str:
     """Return the state that a row reports; empty where it reports none."""
-    if isinstance(row, CategoryFlag):
-        return "raised" if row.raised else ""
-    if hasattr(row, "status"):
-        return "" if row.status == ENDED else "reported" if isinstance(row, HeavyHitter) else ALERT
-    return state if (state := getattr(row, "state", "")) in STATES else ""
+    if "raised" in row:
+        return "raised" if row["raised"] else ""
+    if "status" in row:
+        return "" if row["status"] == ENDED else "reported" if chart == "heavy-hitters" else ALERT
+    return state if (state := row.get("state", "")) in STATES else ""
+
+
+def _drawn(point: Point) -> bool:
+    return point.value is not None
 
 
 def _finite(value: Any) -> float | None:

@@ -50,7 +50,7 @@ class Shown:
     def of(cls, table: pa.Table, record: Mapping[str, Any], most: int, *, every: bool = False) -> Shown:
         """Choose the newest window and its largest rows; of rows about no items, and of `every` window, the newest."""
         names = table.column_names
-        keys = tuple(name for name in names if _is_key(table, name))
+        keys = keys_of(table)
         number = next((name for name in NUMBERS if name in names), None)
         rows, windows, last = table, tuple[int, ...](), 0
         several = every or "rule" in keys or not keys
@@ -213,9 +213,10 @@ def sparkline(numbers: Sequence[float | None], most: float) -> str:
     )
 
 
-def _is_key(table: pa.Table, name: str) -> bool:
-    """Tell whether a column says what a row is about."""
-    return name in POINTS or (pa.types.is_string(table[name].type) and name not in NOT_KEYS)
+def keys_of(table: pa.Table) -> tuple[str, ...]:
+    """Return the columns that say what a row is about."""
+    texts = {name for name in table.column_names if pa.types.is_string(table[name].type)} - {*NOT_KEYS}
+    return tuple(name for name in table.column_names if name in texts or name in POINTS)
 
 
 def _is_empty(column: pa.ChunkedArray) -> bool:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, shape_of
+import pyarrow as pa
+from privstream.pipelines.sinks.row_files import read_table, shape_of
 from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.counters import counter
 from typing_extensions import override
 
 RUN = "run_id"
-SENT, TOO_LARGE = "rows_sent", "rows_too_large"
-"""Counters."""
+SENT = "rows_sent"
+"""Counter of rows sent, again those that are sent again."""
 
 FIRST_PAUSE, LONGEST_PAUSE, PATIENCE_SECONDS = 0.2, 10.0, 600.0
 """So long a destination may be away; then the run fails, and goes on where it is started again."""
@@ -44,8 +45,8 @@ class Destination(ABC):
         """Check before a run that rows can be sent; `first` if this run has never sent any."""
 
     @abstractmethod
-    def send(self, rows: Sequence[Any]) -> int:
-        """Send rows, all of them or none where that can be had; return how many are too large for it.
+    def send(self, rows: pa.Table) -> None:
+        """Send rows, all of them or none where that can be had.
 
         Raises:
             UnreachableError: not for so long; rows that are sent again afterwards are there once.
@@ -65,18 +66,13 @@ class Destination(ABC):
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def sent_from(self, path: str, counters: Mapping[str, int]) -> str:
-        """Return a line that says how many rows have been sent from the files at a path, and how many cannot be."""
-        line, left = f"{counters.get(SENT, 0):,} rows sent to {self.name()}", counters.get(TOO_LARGE, 0)
-        return line if not left else f"{line}, {left:,} are too large for the destination and in {path} alone"
-
-    def keyed(self, rows: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def keyed(self, rows: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield rows of a file as JSON says them, with their keys, each a JSON object; equal keys are equal texts.
 
         Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
         """
         seen: Counter[str] = Counter()
-        for values in json_objects(arrow_table(self.row_type, rows)):
+        for values in json_objects(rows):
             named = {RUN: self.run_id} | {name: values[name] for name in self.key}
             seen[plain := json_text(named)] += 1
             yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values
@@ -96,8 +92,9 @@ class Several(Destination):
             each.check(first=first)
 
     @override
-    def send(self, rows: Sequence[Any]) -> int:
-        return max([each.send(rows) for each in self.destinations])
+    def send(self, rows: pa.Table) -> None:
+        for each in self.destinations:
+            each.send(rows)
 
     @override
     def name(self) -> str:
@@ -105,12 +102,8 @@ class Several(Destination):
 
 
 def send_file(path: str, to: Destination) -> str:
-    """Send the rows of a file, and return its path when they are there.
-
-    Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the file alone.
-    """
-    rows = read_row_file(path, to.row_type)
-    left = to.send(rows)
-    counter(SENT).inc(len(rows) - left)
-    counter(TOO_LARGE).inc(left)
+    """Send the rows of a file, and return its path when they are there."""
+    rows = read_table(path, to.row_type)
+    to.send(rows)
+    counter(SENT).inc(rows.num_rows)
     return path

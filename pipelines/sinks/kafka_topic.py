@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from privstream.pipelines.kafka import client, parse_url, topic_at
@@ -46,7 +47,7 @@ class KafkaTopic(Destination):
         topic_at(client(AdminClient, self.brokers, self.settings, OURS), self.brokers, self.topic, "--output")
 
     @override
-    def send(self, rows: Sequence[Any]) -> int:
+    def send(self, rows: pa.Table) -> None:
         # librdkafka tries again while brokers are away.
         failed: list[KafkaError] = []
 
@@ -58,11 +59,10 @@ class KafkaTopic(Destination):
         for key, values in self.keyed(rows):
             self._produce(producer, key.encode(), json_text(values).encode(), delivered, failed)
         producer.flush()
-        worst = next((error for error in failed if error.code() != KafkaError.MSG_SIZE_TOO_LARGE), None)
-        if worst is not None:
+        if failed:
             self._producer = None
-            raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {worst.str()}")
-        return len(failed)
+            why = failed[0].str()
+            raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {why}")
 
     def _produce(self, producer: Producer, key: bytes, value: bytes, told: Any, failed: list[KafkaError]) -> None:
         """Hand one row to librdkafka, when it has room."""
@@ -71,7 +71,7 @@ class KafkaTopic(Destination):
                 return producer.produce(self.topic, value, key, on_delivery=told)
             except BufferError:
                 producer.poll(POLL_SECONDS)
-            except KafkaException as error:
+            except KafkaException as error:  # such as a message that the broker would not take
                 return failed.append(error.args[0])
 
     def _open(self) -> Producer:

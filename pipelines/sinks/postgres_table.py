@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from privstream.pipelines.postgresql import connect, parse_url, reason
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import shape_of
@@ -75,7 +76,7 @@ class PostgresTable(Destination):
             )
 
     @override
-    def send(self, rows: Sequence[Any]) -> int:
+    def send(self, rows: pa.Table) -> None:
         # In one transaction, again and again while the database is away.
         found = [
             [blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest(), self.run_id, *map(_plain, values.values())]
@@ -88,7 +89,7 @@ class PostgresTable(Destination):
                     if self.replace:
                         cursor.execute(self._sql("DELETE FROM {table} WHERE {run} = %s"), [self.run_id])
                     cursor.executemany(self._insert("VALUES ({values})"), found)
-                return 0
+                return
             except AWAY as error:
                 why = reason(error)
             except psycopg.Error as error:

@@ -5,13 +5,12 @@ import hashlib
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, takewhile
-from operator import attrgetter
-from typing import Any, BinaryIO, TypeAlias, TypeVar, get_args
+from typing import Any, BinaryIO, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,11 +38,9 @@ from privstream.pipelines.stores import (
     upload,
 )
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.reading.domain import join_item, split_item
-from privstream.transforms.row_types import Time, is_time, types_of
+from privstream.transforms.reading.domain import join_columns, split_item
+from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.steps import timestamp
-
-AnyRow = TypeVar("AnyRow")
 
 PARTIAL = ".partial"
 COMPLETE = "outputs_complete"
@@ -203,6 +200,7 @@ class Shape:
         parts: columns that are written in place of it; none where it is one column.
         columns: that are written, and their types.
         schema: the same as Arrow has it; fields that may have no number are nullable.
+        plain: the fields as Arrow has them, times as microseconds since 1970.
         layout: for people.
     """
 
@@ -212,6 +210,7 @@ class Shape:
     parts: tuple[str, ...]
     columns: dict[str, type]
     schema: pa.Schema
+    plain: pa.Schema
     layout: Layout
 
     def values(self, row: Any) -> tuple[Any, ...]:
@@ -221,25 +220,29 @@ class Shape:
         place = [*self.fields].index(str(self.item))
         return (*row[:place], *split_item(row[place], len(self.parts)), *row[place + 1 :])
 
-    def tables(self, rows: Rows) -> Iterator[pa.Table]:
-        """Yield rows as pieces of a table with the columns that are written."""
-        for columns in self._pieces(rows):
-            if self.parts:
-                texts = (split_item(each, len(self.parts)) for each in columns[str(self.item)].to_pylist())
-                columns |= dict(zip(self.parts, map(pa.array, zip(*texts, strict=True)), strict=True))
-            arrays = [columns[each.name].cast(each.type) for each in self.schema]
-            yield pa.table(arrays, schema=self.schema)
+    def written(self, plain: pa.Table) -> pa.Table:
+        """Return a table of the fields, with times in microseconds, as it is written."""
+        columns: dict[str, Any] = dict(zip(plain.column_names, plain.columns, strict=True))
+        if self.parts:
+            texts = [split_item(each, len(self.parts)) for each in columns[str(self.item)].to_pylist()]
+            columns |= {name: pa.array([each[at] for each in texts], pa.string()) for at, name in enumerate(self.parts)}
+        return pa.table([columns[each.name].cast(each.type) for each in self.schema], schema=self.schema)
 
-    def _pieces(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        """Yield the columns of some rows after another, with times in microseconds."""
-        if isinstance(rows, pa.Table):
-            for start in range(0, rows.num_rows, CHUNK_ROWS):
-                yield dict(zip(rows.column_names, rows.slice(start, CHUNK_ROWS).columns, strict=True))
-            return
-        left = iter(rows)
-        while chunk := [*islice(left, CHUNK_ROWS)]:
-            columns = zip(self.fields.items(), zip(*chunk, strict=True), strict=True)
-            yield {name: _column(kind, values) for (name, kind), values in columns}
+
+def pieces(row_type: Any, rows: Rows) -> Iterator[pa.Table]:
+    """Yield rows as tables of their fields, with times in microseconds, some thousands at a time."""
+    if isinstance(rows, pa.Table):
+        yield from (rows.slice(start, CHUNK_ROWS) for start in range(0, rows.num_rows, CHUNK_ROWS))
+        return
+    shape, left = shape_of(row_type), iter(rows)
+    while chunk := [*islice(left, CHUNK_ROWS)]:
+        arrays = [*map(_column, shape.fields.values(), zip(*chunk, strict=True))]
+        yield pa.table(arrays, schema=shape.plain)
+
+
+def plain_table(row_type: Any, rows: Iterable[Any]) -> pa.Table:
+    """Return rows as a table of their fields, with times in microseconds."""
+    return pa.concat_tables([shape_of(row_type).plain.empty_table(), *pieces(row_type, rows)])
 
 
 def _column(kind: type, values: Sequence[Any]) -> pa.Array:
@@ -267,7 +270,10 @@ def shape_of(row_type: Any) -> Shape:
     item = next((name for name in ITEM_FIELDS if name in fields), None)
     parts, layout = getattr(row_type, "item_columns", ()), getattr(row_type, "layout", PLAIN)
     columns = {column: kind for name, kind in fields.items() for column in (parts if name == item else ()) or (name,)}
-    return Shape(row_type.__name__, fields, item, parts, columns, arrow_schema(columns, layout, optional), layout)
+    plain = in_micros(arrow_schema(fields, PLAIN, optional).empty_table()).schema
+    return Shape(
+        row_type.__name__, fields, item, parts, columns, arrow_schema(columns, layout, optional), plain, layout
+    )
 
 
 def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
@@ -299,50 +305,29 @@ def write_row_file(path: str, row_type: type, rows: Rows, *, private: bool = Fal
     """Write rows as one file, whole or not at all."""
     format = output_format(path)
     with whole_file(path, private=private) as stream:
-        write_rows(stream, row_type, rows, format)
+        write_rows(stream, row_type, pieces(row_type, rows), format)
 
 
-def write_rows(stream: BinaryIO, row_type: type, rows: Rows, format: str) -> None:
-    """Write rows into an open file; equal rows give equal bytes, but for workbooks."""
+def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], format: str) -> None:
+    """Write tables of fields, with times in microseconds, into an open file; equal rows give equal bytes.
+
+    But for workbooks, which have the time at which they were written.
+    """
     shape = shape_of(row_type)
-    write_tables(stream, shape.name, shape.schema, shape.tables(rows), format, shape.layout)
-
-
-def arrow_table(row_type: type, rows: Rows) -> pa.Table:
-    """Return rows as a table; times are timestamps in microseconds, UTC."""
-    shape = shape_of(row_type)
-    return pa.concat_tables([shape.schema.empty_table(), *shape.tables(rows)])
-
-
-def plain_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
-    """Return rows as a table with times in microseconds."""
-    return in_micros(arrow_table(row_type, rows))
-
-
-def read_plain(path: str, row_type: type) -> pa.Table:
-    """Return the rows of a file, with the columns of their type and times in microseconds."""
-    table, schema = read_table(path, row_type), shape_of(row_type).schema
-    if table.column_names == schema.names:
-        return in_micros(table.cast(schema))
-    return plain_table(row_type, read_row_file(path, row_type))
+    write_tables(stream, shape.name, shape.schema, map(shape.written, plain), format, shape.layout)
 
 
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
-    """Sort a table as `sort_rows` sorts rows."""
-    by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
+    """Sort a table by fields, `-` before a name for falling numbers; rows without a number follow those with one.
+
+    In the place of an item there may be its columns.
+    """
+    names, by = table.column_names, list[tuple[str, str]]()
+    for field in order:
+        name = field.removeprefix("-")
+        parts = [name] if name in names else [each for each in names if pa.types.is_string(table[each].type)]
+        by += [(each, "descending" if name != field else "ascending") for each in parts]
     return table.take(pc.sort_indices(table, sort_keys=by)) if by else table
-
-
-def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
-    """Sort rows by fields, `-` before a name for falling numbers; rows without a number follow those with one."""
-    fields = [(attrgetter(name.removeprefix("-")), name.startswith("-")) for name in order]
-
-    def place(row: Any) -> list[tuple[bool, Any]]:
-        values = ((get(row), falls) for get, falls in fields)
-        plain = ((value.micros if is_time(value) else value, falls) for value, falls in values)  # these compare fast
-        return [(value is None, value if value is None or not falls else -value) for value, falls in plain]
-
-    return sorted(rows, key=place) if fields else list(rows)
 
 
 def read_table(path: str, row_type: Any) -> pa.Table:
@@ -370,27 +355,30 @@ def read_table(path: str, row_type: Any) -> pa.Table:
     return pa.table(columns)
 
 
-def read_row_file(path: str, row_type: Any, time: Callable[[int], Any] = timestamp) -> list[Any]:
-    """Read the rows of a file as `read_table` does; columns in place of the item are joined.
-
-    Args:
-        time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
-    """
-    shape, table, times = shape_of(row_type), in_micros(read_table(path, row_type)), cache(time)
-    columns = table.to_pydict()
-    parts = [values for name, values in columns.items() if name == shape.item or name not in shape.fields]
+def read_plain(path: str, row_type: Any) -> pa.Table:
+    """Return the rows of a file as a table of their fields, with times in microseconds."""
+    shape, table = shape_of(row_type), in_micros(read_table(path, row_type))
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    parts = [columns[name] for name in columns if name == shape.item or name not in shape.fields]
     if len(parts) > 1:
-        columns[str(shape.item)] = [*map(join_item, zip(*parts, strict=True))]
-    for name, kind in shape.fields.items():
-        if kind is Time:
-            columns[name] = [*map(times, columns[name])]  # the same ones come again and again
-    return [row_type(*values) for values in zip(*(columns[name] for name in shape.fields), strict=True)]
+        columns[str(shape.item)] = join_columns([part.combine_chunks() for part in parts])
+    return pa.table([columns[name] for name in shape.fields], schema=shape.plain)
 
 
-def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:
-    """Read a file of rows; arguments as those of `read_row_file`."""
+def read_row_file(path: str, row_type: Any) -> list[Any]:
+    """Return the rows of a file, whose times are those of Beam."""
+    table, times = read_plain(path, row_type), cache(timestamp)  # the same ones come again and again
+    columns = (table[name].to_pylist() for name in table.column_names)
+    kinds = shape_of(row_type).fields.values()
+    return [
+        *map(row_type, *(map(times, each) if kind is Time else each for kind, each in zip(kinds, columns, strict=True)))
+    ]
+
+
+def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
+    """Read a file of rows as `read_table` does; what is wrong with it is a ValueError that names it."""
     try:
-        return read_row_file(path, row_type, time)
+        return read_table(path, row_type)
     except FileNotFoundError:
         raise ValueError(f"{option} must be a file that exists, got {path}") from None
     except OSError as error:

@@ -17,13 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 MOST_ROWS = 20
-LEAST_TEXT, LONGEST_TEXT, WIDEST = 20, 80, 10_000
-"""Cells of a column of texts at least, of a text at most, and of a table that is measured."""
+LEAST_TEXT, LONGEST_TEXT, WIDEST, GAP = 20, 80, 10_000, 2
+"""Cells of a column of texts at least, of a text at most, of a table that is measured, and between columns."""
 
 SPARED = ("since", "gap", "distance", "threshold", "status", "rank", "stopped", "measurements left", "epsilon left")
 """Columns that have no room in a narrow terminal, the first ones first."""
 
-TRENDS = (24, 12, 8, 0)
+LONGEST_TREND, SHORTEST_TREND = 24, 8
 """Windows of the numbers beside each row: as many as have room."""
 
 
@@ -60,27 +60,25 @@ def print_rows(
 
 def _fitting(shown: Shown, console: Console) -> tuple[Table, int]:
     """Return the table, and how narrow it can be; numbers of earlier windows go, and then columns, to make room."""
-    spare = [each for each in SPARED if each in shown.columns]
-    tries = [(most, 0) for most in (TRENDS if _has_blocks(console) else TRENDS[-1:])]
-    tries += [(0, number) for number in range(1, len(spare) + 1)]
-    for most, number in tries:
-        columns = {name: texts for name, texts in shown.columns.items() if name not in spare[:number]}
-        heading, trend = shown.trends(most)
-        drawn = _drawn(shown, columns | ({heading: trend} if heading else {}))
-        wished = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
-        names = [Text(each).cell_len for key in shown.keys for each in columns.get(key, ())]
-        least = wished - min(max(0, max(names, default=0) - LEAST_TEXT), LONGEST_TEXT - LEAST_TEXT)
-        if (wished if most > TRENDS[-2] else least) <= console.width:
+    columns = dict(shown.columns)
+    names = [Text(each).cell_len for key in shown.keys for each in columns.get(key, ())]
+    folded = min(max(0, max(names, default=0) - LEAST_TEXT), LONGEST_TEXT - LEAST_TEXT)
+    wide = console.options.update(max_width=WIDEST)
+    wished = Measurement.get(console, wide, _drawn(shown, columns)).maximum
+    room = (
+        min(LONGEST_TREND, console.width - wished - GAP)
+        if BLOCKS.encode(console.encoding, "replace").decode(console.encoding) == BLOCKS
+        else 0
+    )
+    heading, trend = shown.trends(room if room >= SHORTEST_TREND else 0)
+    if heading and len(heading) <= max(room, len(trend[0])):
+        return _drawn(shown, columns | {heading: trend}), 0
+    for spared in SPARED:
+        if wished - folded <= console.width:
             break
-    return drawn, least
-
-
-def _has_blocks(console: Console) -> bool:
-    """Tell whether the terminal has the blocks of a sparkline."""
-    try:
-        return bool(BLOCKS.encode(console.encoding))
-    except (UnicodeEncodeError, LookupError):
-        return False
+        columns.pop(spared, None)
+        wished = Measurement.get(console, wide, _drawn(shown, columns)).maximum
+    return _drawn(shown, columns), wished - folded
 
 
 def _drawn(shown: Shown, columns: Mapping[str, list[str]]) -> Table:

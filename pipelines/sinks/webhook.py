@@ -9,9 +9,10 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import arrow_table, write_once
+from privstream.pipelines.sinks.row_files import write_once
 from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.stores import exists, join
 from privstream.pipelines.terminal import json_text
@@ -53,8 +54,8 @@ class Webhook(Destination):
         return f"{urlsplit(self.url).hostname} (alerts alone)"
 
     @override
-    def send(self, rows: Sequence[Any]) -> int:
-        for values in json_objects(arrow_table(self.row_type, rows)):
+    def send(self, rows: pa.Table) -> None:
+        for values in json_objects(rows):
             if values.get("state", ALERT) != ALERT or values.get("status") == ENDED:
                 continue
             about = {name: values[name] for name in self.key if name != "window_start"}
@@ -64,7 +65,6 @@ class Webhook(Destination):
             if not exists(mark):
                 self._post(digest, json_text(self.named | values).encode())
                 write_once(mark, b"")
-        return 0
 
     def _post(self, digest: str, body: bytes) -> None:
         """Post an alert, again and again while nobody takes it."""

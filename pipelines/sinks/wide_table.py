@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import output_format, shape_of, whole_file
-from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
-from privstream.transforms.reading.domain import split_item
+from privstream.pipelines.sinks.row_formats import PLAIN, arrow_schema, in_micros, write_tables
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "value", "estimate")
@@ -29,30 +27,25 @@ def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
         raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
 
 
-def write_wide(path: str, row_type: type, rows: Sequence[Any]) -> None:
+def write_wide(path: str, row_type: type, rows: pa.Table) -> None:
     """Write rows side by side, the largest sum first; a window in which an item has no row is empty.
 
     Privacy: post-processing.
     """
-    shape = shape_of(row_type)
-    types, layout, item = shape.fields, shape.layout, shape.item
+    shape, plain = shape_of(row_type), in_micros(rows).to_pylist()
+    types, clocks = shape.columns, Clocks(shape.layout.zone)
     number = next(name for name in NUMBERS if name in types)
-    names = [name for name in LABELS if name in types and any(getattr(row, name) != "" for row in rows)]
-    columns = shape.parts or ((item,) if item else ())
-    clocks = Clocks(layout.zone)
-    starts = sorted({row.window_start.micros for row in rows})
+    items = shape.parts or ((shape.item,) if shape.item else ())
+    names = [name for name in LABELS if any(row.get(name, "") != "" for row in plain)] + [*items]
+    starts = sorted({row["window_start"] for row in plain})
     days = clocks.at_midnight(starts)
-    heads = {start: clocks.local(start).date().isoformat() if days else layout.time(start) for start in starts}
+    heads = [clocks.local(start).date().isoformat() if days else shape.layout.time(start) for start in starts]
     lines: dict[tuple[Any, ...], dict[int, Any]] = {}
-    for row in rows:
-        parts = () if item is None else split_item(getattr(row, item), len(columns))
-        label = *(getattr(row, name) for name in names), *parts
-        lines.setdefault(label, {})[row.window_start.micros] = getattr(row, number)
+    for row in plain:
+        lines.setdefault(tuple(row[name] for name in names), {})[row["window_start"]] = row[number]
     largest = sorted(lines.items(), key=lambda line: -sum(filter(None, line[1].values())))
-    fields = {name: types[name] for name in names} | dict.fromkeys(columns, str)
-    fields |= dict.fromkeys(heads.values(), types[number])
-    schema = arrow_schema(fields, layout, heads.values())
-    cells = zip(*((*label, *(line.get(start) for start in starts)) for label, line in largest), strict=True)
+    schema = arrow_schema({name: types[name] for name in names} | dict.fromkeys(heads, types[number]), PLAIN, heads)
+    cells = zip(*((*label, *map(line.get, starts)) for label, line in largest), strict=True)
     table = pa.table([*cells], schema=schema) if largest else schema.empty_table()
     with whole_file(path) as stream:
-        write_tables(stream, shape.name, schema, [table], output_format(path), layout)
+        write_tables(stream, shape.name, schema, [table], output_format(path), shape.layout)

@@ -25,8 +25,8 @@ from privstream.pipelines.sinks.destination import Destination, send_file
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
-    shape_of,
-    sort_rows,
+    plain_table,
+    sort_table,
     write_once,
     write_rows,
 )
@@ -36,25 +36,22 @@ from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
 
-WINDOW = ("window_start", "window_end")
-
 
 class WriteWindowFiles(beam.PTransform[Any, Any]):
     """Writes the rows of each window as one file, such as `20300101T120000Z_20300101T130000Z.jsonl`.
 
     Rows that are published after a later window than their own, as their timestamps say, are in the file of that one.
-    Rows without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
 
     All rows of a window must have the same timestamp, as those that one timer publishes have. A file gets its name when
     it is complete. If there is one of that name already, it stays as it is: a run that goes back to a checkpoint
     publishes no second answer. Windows without rows have no file. When the input has ended, an empty file `_END` says
     that nothing will follow. Gives the paths of files, once they are written and their rows are sent.
 
-    Metrics: `window_latency_ms`, from the end of a window, or from its moment, to its file; and counters:
+    Metrics: `window_latency_ms`, from the end of a window to its file; and counters:
     `window_files_written`, `.._repeated` (there already, with the same bytes), `.._refused` (with others).
 
     Args:
-        row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`.
+        row_type: a NamedTuple as `WriteRows` takes, with `window_start` and `window_end`.
         destination: where the rows of each file are sent, too, once it is there; None for nowhere.
     """
 
@@ -77,10 +74,9 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, rows: Any) -> Any:
-        fields = shape_of(self.row_type).fields
         written = (
             rows
-            | "By window" >> beam.Map(_by_window, all(name in fields for name in WINDOW))
+            | "By window" >> beam.Map(_by_window)
             | "Moment"
             >> beam.WindowInto(
                 FixedWindows(Duration(micros=MILLISECOND)),
@@ -129,7 +125,7 @@ def _write_window(
     path, data = FileSystems.join(folder, file_name(start, end, format)), BytesIO()
     named = {name.removeprefix("-") for name in order}
     order += tuple(name for name in row_type._fields if name not in named)  # equal rows give equal bytes
-    write_rows(data, row_type, sort_rows(map(row_type._make, plain), order), format)
+    write_rows(data, row_type, [sort_table(plain_table(row_type, plain), order)], format)
     outcome = write_once(path, data.getvalue())
     Metrics.counter("privstream", f"window_files_{outcome}").inc()
     if outcome == "written":
@@ -138,9 +134,8 @@ def _write_window(
 
 
 def file_name(start: int, end: int, format: str) -> str:
-    """Return the name of a window's, or a moment's, file; times in microseconds since 1970."""
-    name = moment(start) if start == end else f"{moment(start)}_{moment(end)}"
-    return f"{name}.{format}"
+    """Return the name of a window's file; times in microseconds since 1970."""
+    return f"{moment(start)}_{moment(end)}.{format}"
 
 
 def moment(micros: int) -> str:
@@ -207,12 +202,10 @@ def _take(file: int, folder: str) -> None:
             return None
 
 
-def _by_window(
-    row: Any, has_window: bool, at: Any = beam.DoFn.TimestampParam
-) -> tuple[tuple[int, int], tuple[Any, ...]]:
-    """Key a row by the window after which it is published, or the moment."""
-    start, end = (row.window_start.micros, row.window_end.micros) if has_window else (at.micros, at.micros)
-    later = 0 if not has_window or at.micros < end else at.micros // MILLISECOND * MILLISECOND + MILLISECOND - end
+def _by_window(row: Any, at: Any = beam.DoFn.TimestampParam) -> tuple[tuple[int, int], tuple[Any, ...]]:
+    """Key a row by the window after which it is published."""
+    start, end = row.window_start.micros, row.window_end.micros
+    later = 0 if at.micros < end else at.micros // MILLISECOND * MILLISECOND + MILLISECOND - end
     return (start + later, end + later), tuple(row)
 
 

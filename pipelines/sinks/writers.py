@@ -1,9 +1,8 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all."""
 
-import pickle
+import io
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import apache_beam as beam
@@ -16,9 +15,12 @@ from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
     output_format,
+    plain_table,
     shape_of,
-    sort_rows,
+    sort_table,
+    whole_file,
     write_row_file,
+    write_rows,
 )
 from privstream.transforms.reading.domain import number_alike
 from typing_extensions import override
@@ -50,12 +52,13 @@ class WriteRows(beam.PTransform[Any, Any]):
         tables: bool = False,
     ) -> None:
         super().__init__()
-        self.path, self.format, self.tables = path, output_format(path, option), tables
+        self.path, self.row_type, self.tables = path, row_type, tables
+        self.format = output_format(path, option)
         unknown = {name.removeprefix("-") for name in order} - {*shape_of(row_type).fields}
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
-        self.write = partial(_write, tables=tables, path=path, row_type=row_type, order=tuple(order), private=private)
+        self.write = partial(_write, path=path, row_type=row_type, order=tuple(order), private=private)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -68,7 +71,7 @@ class WriteRows(beam.PTransform[Any, Any]):
                 rows
                 | "Plain" >> beam.Map(tuple).with_output_types(Any)
                 | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
-                | "Encoded" >> beam.Map(pickle.dumps).with_output_types(bytes)
+                | "Encoded" >> beam.Map(_encoded, self.row_type).with_output_types(tuple[bytes, bytes])
             )
         return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
 
@@ -77,26 +80,27 @@ class WriteRows(beam.PTransform[Any, Any]):
         return {"path": self.path, "format": self.format}
 
 
+def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
+    """Return rows as an Arrow stream."""
+    stream, table = io.BytesIO(), plain_table(row_type, rows)
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    return b"", stream.getvalue()
+
+
 def _write(
-    impulse: bytes,
-    parts: Iterable[Any],
-    *,
-    tables: bool,
-    path: str,
-    row_type: Any,
-    order: tuple[str, ...],
-    private: bool,
+    impulse: bytes, parts: Iterable[Any], *, path: str, row_type: Any, order: tuple[str, ...], private: bool
 ) -> None:
     """Write the file; count that it is complete, and which of its names look like others."""
     item = shape_of(row_type).item
-    if tables:
+    if order or item is not None:
         found = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
-        rows: Any = pa.concat_tables(found, promote_options="default") if found else []
-    else:
-        rows = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
-        rows = sort_rows(rows, order) if order or item is not None else rows
-    write_row_file(path, row_type, rows, private=private)
-    Metrics.counter("privstream", COMPLETE).inc()
-    if item is not None:
-        names = rows[item].unique().to_pylist() if isinstance(rows, pa.Table) else {getattr(row, item) for row in rows}
+        table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
+        write_row_file(path, row_type, sort_table(table, order), private=private)
+        names = [] if item is None else table[item].unique().to_pylist()
         Metrics.counter("privstream", ALIKE).inc(number_alike(names))
+    else:
+        with whole_file(path, private=private) as stream:
+            tables = (pa.ipc.open_stream(data).read_all() for _, data in parts)
+            write_rows(stream, row_type, tables, output_format(path))
+    Metrics.counter("privstream", COMPLETE).inc()

@@ -13,11 +13,14 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise import running
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.pipelines.audit.worst import ENOUGH, RUN, RUNS, WORST, Pair, Sent, crowd, everything
+from privstream.pipelines.audit.worst import RUN, RUNS, WORST, Pair, Sent, crowd, everything
 from privstream.pipelines.model.catalogue import question
 from privstream.transforms import Domain, KeyedCounts, NumericQuantiles
 from privstream.transforms.counts.shown import read
 from privstream.transforms.timing.steps import Steps
+
+ENOUGH = 0.8
+"""Part of a claim that the worst person must use, or the replay has not tried what it is about."""
 
 CASES = [(word, name) for word, runs in RUNS.items() for name in runs]
 

@@ -107,12 +107,12 @@ def drawn(word: str, options: tuple[str, ...], ledger: str = "ledger") -> tuple[
         for row in rows
         if column and row.get(column) is not None
     }
-    last = Ledger(ledger).read()[-1]
+    last = Ledger(ledger).contents().entries[-1]
     return last.label, last.digest, len(_releases(ledger)) > known, cells
 
 
 def _releases(ledger: str) -> set[tuple[str, ...]]:
-    return {entry.release for entry in Ledger(ledger).read()}
+    return {entry.release for entry in Ledger(ledger).contents().entries}
 
 
 def option_sets(word: str) -> st.SearchStrategy[tuple[str, ...]]:

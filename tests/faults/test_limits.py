@@ -117,14 +117,11 @@ def test_t2_suggest_says_only_what_was_measured(tmp_path, capsys):
     assert cli.main(shlex.split(line)) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "largest items" not in said
-    ((limit, one, each),) = re.findall(
-        r"--max-contributions (\d+) keeps .* finds items of ([\d,]+) people in one window, or ([\d,]+) in each", said
-    )
+    (limit,) = re.findall(r"--max-contributions (\d+)", said)
     assert true_share(has, int(limit)) < 0.2
     rows = [json.loads(line) for line in (tmp_path / "limits.jsonl").read_text().splitlines()]
     (row,) = [row for row in rows if row["suggested"]]
     assert row["suggested"] == f"--max-contributions {limit}"
-    assert [row["found_in_one"], row["found_in_all"]] == [int(text.replace(",", "")) for text in (one, each)]
     assert row["kept_lower"] <= 1 - true_share(has, int(limit)) <= row["kept_upper"]
     # items of these sizes are found as said, by the run that is asked about
     run(tmp_path, 30, limit)

@@ -87,9 +87,9 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
     assert "90 of 90 rows used" in found.log and "90 of 90" not in repr(found)
     assert logging.getLogger("apache_beam").level == level
     again = ask("counts", table.to_pandas().set_index("query"), **given)
-    assert again.table.equals(found.table) and again.rows == found.rows
+    assert again.table.equals(found.table)
     assert "a repetition" in again.log and "rows.parquet" not in again.log
-    assert len({entry.label for entry in Ledger(f"{key}.ledger.jsonl").read()}) == 1
+    assert len({entry.label for entry in Ledger(f"{key}.ledger.jsonl").contents().entries}) == 1
     assert not list(Path(temporary).iterdir())
 
     assert read(key.parent / "counts.parquet").table.equals(found.table) and pa.table(found).equals(found.table)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.internal import pickler
 from apache_beam.utils.timestamp import Timestamp
+from example_results import arrow_table
 from privstream.pipelines import cli
 from privstream.pipelines.frames import ask, read
 from privstream.pipelines.sinks.postgres_table import PostgresTable
@@ -58,7 +59,6 @@ def test_rows_have_the_columns_and_are_read_again(kind, events, tmp_path, capsys
     assert "1 malformed" in capsys.readouterr().err
     result = read(out)
     assert sorted(zip(*(result.table[name].to_pylist() for name in ("country", "page")), strict=True)) == sorted(ITEMS)
-    assert {row.item for row in result.rows} == {'de, "a,b"', '"de,a", b', '"""q""", "de, x"'}
     assert result.chart().svg()
 
 
@@ -135,7 +135,7 @@ def test_databases_and_topics_have_the_columns():
     assert '"country" text NOT NULL, "page" text NOT NULL' in table.create_statement()
     assert '"item"' not in table.create_statement()
     key = {"run_id": "run", "window_start": "1970-01-01T00:00:00Z", "country": "de", "page": "a,b"}
-    ((said, values),) = table.keyed([ROW])
+    ((said, values),) = table.keyed(arrow_table(written, [ROW]))
     assert json.loads(said) == key
     assert values["page"] == "a,b" and "item" not in values
 

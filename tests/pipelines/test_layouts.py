@@ -10,6 +10,7 @@ import openpyxl
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from example_results import arrow_table
 from privstream.pipelines.sinks.row_files import read_row_file, with_item_columns, write_row_file
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
@@ -81,7 +82,8 @@ def test_wide_tables_have_a_row_for_each_item_and_a_column_for_each_window(endin
     rows = [count(0, "de, a", 5.5), count(1, "de, a", 7), count(1, "=b, c", 90)]
     path = tmp_path / f"rows.{ending}"
     written = with_item_columns(KeyCount, ("country", "page"), Layout("Europe/Berlin"))
-    write_wide(str(path), written, [row._replace(item=join_item(row.item.split(", "))) for row in rows])
+    table = arrow_table(written, [row._replace(item=join_item(row.item.split(", "))) for row in rows])
+    write_wide(str(path), written, table)
     header, *lines = read_wide(path)
     assert header == ["country", "page", "2024-10-27T02:00:00+02:00", "2024-10-27T02:00:00+01:00"]
     assert [line[:2] for line in lines] == [["=b", "c"], ["de", "a"]]
@@ -95,13 +97,13 @@ def test_days_are_headings_and_quantiles_have_lines_of_their_own(tmp_path: Path)
         for number in range(2)
         for rank in (0.5, 0.9)
     ]
-    write_wide(str(tmp_path / "rows.csv"), QuantileEstimate, rows)
+    write_wide(str(tmp_path / "rows.csv"), QuantileEstimate, arrow_table(QuantileEstimate, rows))
     assert read_wide(tmp_path / "rows.csv") == [
         ["quantile", "1970-01-01", "1970-01-02"],
         ["0.9", "0.9", "10.9"],
         ["0.5", "0.5", "10.5"],
     ]
-    write_wide(str(tmp_path / "none.csv"), KeyCount, [])
+    write_wide(str(tmp_path / "none.csv"), KeyCount, arrow_table(KeyCount, []))
     assert read_wide(tmp_path / "none.csv") == [["item"]]
     for path, row_type, unbounded in (
         ("a.jsonl", KeyCount, False),

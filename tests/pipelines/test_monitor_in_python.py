@@ -50,12 +50,12 @@ def test_a_frame_is_asked_all_questions_at_once() -> None:
     monitor, frame = Monitor.from_file("day.yaml"), pd.DataFrame(clicks())
     found = ask(monitor, frame)
     assert set(found) == {"pages", "present"}
-    assert found["pages"].table.column_names[2:4] == ["country", "page"] and len(found["pages"].rows) == 4
-    assert abs(found["pages"].rows[0].noisy - 60) < 20
+    assert found["pages"].table.column_names[2:4] == ["country", "page"] and found["pages"].table.num_rows == 4
+    assert abs(found["pages"].table["noisy"][0].as_py() - 60) < 20
     again = ask(monitor, frame, output="out")
-    assert again["pages"].rows == found["pages"].rows and "a repetition" in again["present"].log
+    assert again["pages"].table.equals(found["pages"].table) and "a repetition" in again["present"].log
     assert Path("out/_guarantee.json").exists()
-    assert len({entry.release for entry in Ledger("key.ledger.jsonl").read()}) == 1
+    assert len({entry.release for entry in Ledger("key.ledger.jsonl").contents().entries}) == 1
     with pytest.raises(ValueError, match="must name a field of the frame: no `country`"):
         ask(monitor, frame.drop(columns="country"))
     with pytest.raises(TypeError, match="epsilon must not be given with a monitor"):

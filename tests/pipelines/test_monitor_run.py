@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.run import run as runs
-from privstream.pipelines.serve.serve_command import LivePage
+from privstream.pipelines.serve.serve_command import results_in
 
 EXAMPLE = """\
 data: {input: clicks.csv, user: customer, time: ts}
@@ -82,7 +82,7 @@ def refused(text: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def same_as_single(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
     """Compare the rows of each question with those of its own command that is given the same noise."""
     whole = json.loads(Path("out/_guarantee.json").read_text())
-    (entry,) = Ledger("noise.key.ledger.jsonl").read()
+    (entry,) = Ledger("noise.key.ledger.jsonl").contents().entries
     for name, words in more.items():
         own = json.loads(Path(f"out/{name}.csv.guarantee.json").read_text())["parameters"]
         given = {option: own[option] for option in OPTIONS if own.get(option) is not None}
@@ -108,8 +108,8 @@ def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture
     assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert "present.csv" in page and "All results together: epsilon" in page
-    assert [Path(path).name for path in LivePage("out").paths()] == ["present.csv"]
-    assert LivePage(".").paths() == []
+    assert [Path(path).name for path in results_in("out")] == ["present.csv"]
+    assert results_in(".") == []
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_the_example_is_answered_as_by_single_commands(shop: Path, monkeypatch: 
 def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The entry promises the whole; the same file again costs nothing."""
     assert run(QUICK, "--run_id", "july") == 0
-    (entry,) = Ledger("noise.key.ledger.jsonl").read()
+    (entry,) = Ledger("noise.key.ledger.jsonl").contents().entries
     assert (entry.command, entry.epsilon) == ("run", 8.0)
     first = Path("out/present.csv").read_bytes()
     guarantee = json.loads(Path("out/_guarantee.json").read_text())

@@ -22,7 +22,7 @@ LATENCY = ["--low", "1", "--high", "10000", "--scale", "log", "--quantiles", "0.
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("requests")
     for format in ("parquet", "csv"):
-        write_simulation(str(folder / f"events.{format}"), city(20_000, WINDOWS, 3, searches=0.3, trends=0))
+        write_simulation(str(folder / f"events.{format}"), city(12_000, WINDOWS, 3, trends=0))
     (folder / "key").write_text("a key of this test alone\n")
     (folder / "key").chmod(0o600)
     return folder
@@ -41,7 +41,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
         same = ["--max_contributions", "8", "--run_id", "same", "--ledger", "none"]
         assert command(requests, output, *same, format=format) == 0
         rows.append(read_row_file(str(output), QuantileEstimate))
-    windows = city(20_000, WINDOWS, 3, searches=0.3, trends=0)
+    windows = city(12_000, WINDOWS, 3, trends=0)
     took = {window.end: window.events["milliseconds"].to_numpy() for window in windows}
     assert [row.quantile for row in rows[0]] == [0.1, 0.5, 0.9] * WINDOWS
     for row in rows[0]:  # few people have two values in a window, of which one counts

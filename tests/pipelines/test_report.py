@@ -119,7 +119,7 @@ def test_a_notebook_shows_a_result_itself(tmp_path: Path) -> None:
     assert base64.b64decode((image["src"] or "").partition("base64,")[2]).startswith(b"\x89PNG")
     assert HOSTILE[0] in "".join(tags.text) and not tags.attributes("script")
     assert html.count("<tr>") == 3 and "Accuracy <of the run>." in plain(html) and "exact lines" not in html
-    assert "No counts were published" in plain(replace(found, rows=[])._repr_html_())
+    assert "No counts were published" in plain(replace(found, table=found.table[:0])._repr_html_())
 
 
 def test_a_folder_of_windows(tmp_path: Path) -> None:

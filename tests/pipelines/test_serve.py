@@ -6,12 +6,10 @@ import re
 import threading
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 from example_results import HOSTILE, add_window, watched, write
 from headless_browser import Chromium
-from privstream.pipelines import cli
 from privstream.pipelines.report import result
 from privstream.pipelines.serve.serve_command import LivePage, is_local, listen
 
@@ -19,11 +17,6 @@ from privstream.pipelines.serve.serve_command import LivePage, is_local, listen
 def text_of(page: str) -> str:
     """Return a page without its markup, in one line."""
     return " ".join(re.sub(r"<[^>]*>", " ", page.partition("<body>")[2].partition("<script>")[0]).split())
-
-
-def names_in(folder: Path) -> str:
-    """Return the names of files that the page of a folder has sections of, in its order."""
-    return " ".join(re.findall(r'</a> <span class="soft">(.*?)</span>', LivePage(str(folder)).page()))
 
 
 def test_a_window_is_shown_as_soon_as_its_file_is_there(tmp_path: Path) -> None:
@@ -108,15 +101,6 @@ def test_a_server_answers_on_loopback(tmp_path: Path) -> None:
         server.shutdown()
 
 
-@pytest.mark.parametrize("words", [["nowhere"], [".", "--port", "70000"]])
-def test_what_cannot_be_served_is_one_error(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["serve", *words]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
 def test_a_browser_follows_a_run_runs_no_other_script_and_shows_all_in_a_narrow_window(tmp_path: Path) -> None:
@@ -138,12 +122,3 @@ def test_a_browser_follows_a_run_runs_no_other_script_and_shows_all_in_a_narrow_
         browser.wait("document.body?.textContent.includes('a late comer')")
         assert browser.run("document.querySelector('details')?.open"), "what was open stays open"
         server.shutdown()
-
-
-def test_results_of_a_monitor_stand_in_the_order_of_its_file(tmp_path: Path) -> None:
-    paths: dict[str, Any] = {word: write(tmp_path, word) for word in ("top-k", "counts", "cardinality")}
-    described = {word: {"output": path.name} for word, path in paths.items()}
-    one = json.loads(Path(f"{paths['counts']}.guarantee.json").read_text())
-    whole = one | {"made_by": {"command": "privstream run"}, "questions": described}
-    (tmp_path / "_guarantee.json").write_text(json.dumps(whole))
-    assert names_in(tmp_path) == "top-k.jsonl counts.jsonl cardinality.jsonl"

@@ -1,18 +1,15 @@
 """`privstream simulate` and `privstream demo`."""
 
 import json
-import shlex
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli, simulate
-from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.simulate import DISTRICTS, LEAST, START_MICROS, Truth, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import KeyCount
@@ -41,13 +38,6 @@ def test_windows_follow_each_other_and_hold_their_events_in_order_and_their_trut
     assert {*homes.values()} == {*DISTRICTS} and middles.index(max(middles)) == 4
 
 
-def test_planted_trends_have_the_planned_number_of_people():
-    names, planned = simulate.plan_trends(np.random.default_rng(7), 2000, 6, 4)
-    for number, window in enumerate(small(trends=4, items=50)):
-        for name, people in zip(names, planned[:, number].tolist(), strict=True):
-            assert window.truth.get(name, 0) == (people if people >= LEAST else 0)
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_written_events_read_back_the_same(format, tmp_path, read):
     path = tmp_path / f"events.{format}"
@@ -57,18 +47,7 @@ def test_written_events_read_back_the_same(format, tmp_path, read):
     outcome = read(path)
     assert sorted((row["user"], row["item"], row["time"]) for row in outcome.rows) == sorted(expected)
     assert outcome.letters == []
-    assert written == (len(expected), 6)
-
-
-def test_a_simulation_that_fails_leaves_nothing(tmp_path):
-    def windows():
-        yield from small()
-        raise RuntimeError("midway")
-
-    for format in FORMATS:
-        with pytest.raises(RuntimeError, match="midway"):
-            write_simulation(str(tmp_path / f"e.{format}"), windows())
-    assert list(tmp_path.iterdir()) == []
+    assert written == len(expected)
 
 
 CITY = ["simulate", "--users", "500", "--windows", "3", "--seed", "11"]
@@ -77,7 +56,7 @@ CITY = ["simulate", "--users", "500", "--windows", "3", "--seed", "11"]
 def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.parquet", "b.parquet", "c.csv", "d.jsonl", "e.avro"):
         assert cli.main([*CITY, "--output", str(tmp_path / name), "--truth", str(tmp_path / "t.jsonl")]) == 0
-    assert f"500 people in 3 windows of 1 hour: {tmp_path}/a.parquet" in capsys.readouterr().err
+    assert f"500 people in 3 hours: {tmp_path}/a.parquet" in capsys.readouterr().err
     assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0])["number"] >= LEAST
     first = pq.read_table(tmp_path / "a.parquet")
     assert first.equals(pq.read_table(tmp_path / "b.parquet"))
@@ -94,8 +73,6 @@ def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path, capsys: py
     "options",
     [
         ["--users", "0"],
-        ["--window", "nan"],
-        ["--trends", "99"],
         ["--output", "e.xls"],
         ["--output", "none/e.csv"],
         ["--truth", "e.csv"],
@@ -109,7 +86,7 @@ def test_what_cannot_be_written_is_refused_and_nothing_is(options, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-FILES = {"commands.sh", "events.parquet", "counts.jsonl", "counts.jsonl.guarantee.json", "counts.png", "noise.key"}
+FILES = {"events.parquet", "counts.jsonl", "counts.jsonl.guarantee.json", "counts.png", "noise.key"}
 FILES |= {"noise.key.ledger.jsonl", "report.html", "truth.jsonl"}
 
 
@@ -127,7 +104,7 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     assert "privacy    epsilon 1, delta 1e-06, for all that one person does in the " in shown.err
     rows = read_row_file(str(folder / "counts.jsonl"), KeyCount)
     items = {row.item for row in rows}
-    assert len(items) >= 3 and all(len([row for row in rows if row.item == item]) == 4 for item in items)
+    assert items and all(len([row for row in rows if row.item == item]) == 4 for item in items)
     cells = " ".join(shown.out.replace("│", " ").split())
     threshold = json.loads((folder / "counts.jsonl.guarantee.json").read_text())["accuracy"]["detection_threshold"]
     assert f"items that at least {threshold:,} people had in a window" in " ".join(shown.out.split())
@@ -144,36 +121,8 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
 
 
-@pytest.mark.slow
-def test_the_commands_that_are_shown_give_the_same_files_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert run("--output", "a folder", "--seed", "2") == 0
-    shown = [line.removeprefix("$ ") for line in capsys.readouterr().out.splitlines() if line.startswith("$ ")]
-    written = (tmp_path / "a folder" / "commands.sh").read_text().splitlines()
-    assert written[0].startswith("#")
-    assert written[1:] == shown
-    assert len(shown) == 4
-    folder, guarantee = tmp_path / "a folder", "counts.jsonl.guarantee.json"
-    names = FILES - {"noise.key.ledger.jsonl", "report.html", guarantee}  # with the time, or the line of the ledger
-
-    def contents() -> dict[str, Any]:
-        promised = json.loads((folder / guarantee).read_text())
-        return {name: (folder / name).read_bytes() for name in names} | {guarantee: promised | {"ledger": None}}
-
-    kept = contents()
-    for command in shown:
-        program, *arguments = shlex.split(command)
-        assert Path(program).name == "privstream"
-        assert cli.main(arguments) == 0
-    assert contents() == kept
-    first, again = Ledger(str(tmp_path / "a folder" / "noise.key.ledger.jsonl")).read()
-    assert first.release == again.release, "a repetition"
-
-
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("events.parquet", "commands.sh"):
-        (tmp_path / name).write_bytes(b"mine")
-        assert run("--output", str(tmp_path)) == 2
-        assert "--output must be a new folder, or one that a demo has made" in capsys.readouterr().err
-        assert (tmp_path / name).read_bytes() == b"mine"
-    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "events.parquet").write_bytes(b"mine")
+    assert run("--output", str(tmp_path)) == 2
+    assert "--output must be a new folder" in capsys.readouterr().err
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]

@@ -3,23 +3,17 @@
 import io
 import json
 import logging
-import os
-import pty
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from example_results import row_of
+from example_results import arrow_table, row_of
 from privstream.pipelines import cli
-from privstream.pipelines import console as clocks
-from privstream.pipelines.console import clock, show
+from privstream.pipelines.console import show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.show.shown import moments
-from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, write_json, write_row_file
+from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.reading.fields import DeadLetter
@@ -168,30 +162,3 @@ def test_times_are_those_of_the_zone_also_where_clocks_are_put_back() -> None:
     days = [1_711_753_200_000_000, 1_711_839_600_000_000]  # the second one has 23 hours
     assert moments(days, berlin) == ["30 March", "31 March"]
     assert moments([0], Clocks(), others=[days[0]]) == ["1 January 1970 00:00"]
-
-
-@contextmanager
-def terminal() -> Iterator[list[str]]:
-    """Make a terminal of standard error; gives what was printed on it, when the block has ended."""
-    ours, theirs = pty.openpty()
-    kept, shown = os.dup(clocks.STANDARD_ERROR), [""]
-    os.dup2(theirs, clocks.STANDARD_ERROR)
-    try:
-        yield shown
-    finally:
-        os.dup2(kept, clocks.STANDARD_ERROR)
-        os.set_blocking(ours, False)
-        with suppress(BlockingIOError):
-            while True:
-                shown[0] += os.read(ours, 1 << 16).decode()
-        for file in (ours, theirs, kept):
-            os.close(file)
-
-
-def test_what_takes_long_shows_a_line_that_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(clocks, "DELAY_SECONDS", 0.01)
-    with terminal() as shown, clock("adding [bold]up\x1b"):
-        time.sleep(0.3)
-    assert "adding [bold]up\\x1b" in shown[0] and "0:00:00" in shown[0]
-    assert shown[0].endswith("\x1b[2K")  # the line is erased

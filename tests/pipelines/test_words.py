@@ -65,13 +65,6 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
 
 
-@pytest.mark.parametrize("given", [{}, {"fold_case": True}, {"normalize": True}])
-def test_names_that_are_alike_name_the_options_that_help(given: dict[str, bool]) -> None:
-    note = said(Asked("", counters(9), record(**given), alike=8))[1][-2]
-    for name, option in (("fold_case", "--fold-case"), ("normalize", "--normalize")):
-        assert (option in note) == (name not in given)
-
-
 @pytest.mark.parametrize(
     ("counted", "option"),
     [
@@ -127,22 +120,6 @@ def test_limits_say_what_was_released(found: dict[str, float | None], bound: boo
     assert "lower bound" in regime_in_words(found) or not bound
 
 
-def test_the_ends_of_the_share_are_rounded_away_from_it() -> None:
-    assert words.dropped_in_words(dropped(0.5395, 0.5361, None)) == "at least 53%"
-    assert words.dropped_in_words(dropped(0.0419, 0.0377, 0.0461)) == "about 4% (3% to 5%)"
-
-
-def test_several_questions_share_a_summary() -> None:
-    asked = [Asked(name, counters(100), record(dropped=dropped(0.1, 0, 0.2))) for name in "abcdefg"]
-    before, after = said(*asked)
-    assert len(before) == 1 and len(after) == 5, "what is the same is said once"
-    other = [each._replace(record=record(accuracy={**FOUND, "stddev": 9.0 + n})) for n, each in enumerate(asked)]
-    before, after = said(*other)
-    assert len(after) == 5 and "4 more" in next(line for line in after if line.startswith("accuracy"))
-    lost = asked[3]._replace(counters=counters(1, events_malformed=9, events_malformed_user_missing=9))
-    assert said(*asked[:3], lost)[0][0].startswith(f"{words.WARNING}d: ")
-
-
 def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     counted = counters(7, events_malformed=12, events_malformed_user_missing=2, events_malformed_item_long=9)
     counted |= {"events_usable": 0, "events_of_other_values": 7, "events_malformed_no_such_fault": 1}
@@ -151,12 +128,6 @@ def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     queries = counters(7, queries_malformed=2)
     assert summary([Asked("", queries, record(), published=1)], record()["guarantee"]).nothing is None
     assert summary([Asked("", queries, record())], record()["guarantee"]).nothing is not None
-
-
-def test_whose_privacy_it_is() -> None:
-    assert "one event" in words.privacy_in_words(guarantee_record(EVENTS), WEEK)
-    endless = guarantee_record(PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0))
-    assert "the run" in words.privacy_in_words(endless, WEEK) and "delta" not in words.privacy_in_words(endless, WEEK)
 
 
 EVENTS = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0)

@@ -42,14 +42,14 @@ def test_runs_limits_and_the_chain_are_as_in_a_file(postgres, tmp_path):
         ledger.append(entry("two"))
         with pytest.raises(ValueError, match="the limit of data set 'shop' must not be exceeded"):
             ledger.append(entry("three"))
-        assert [one.label for one in ledger.read()] == ["one", "one", "two"]
+        assert [one.label for one in ledger.contents().entries] == ["one", "one", "two"]
         assert ledger.contents().limits["shop"].epsilon == 2.0
     postgres.ask('UPDATE chain SET line = replace(line, \'"label":"one"\', \'"label":"own"\') WHERE number = 2')
     with pytest.raises(ValueError, match="line 3 must follow the lines before it"):
         ledger.append(entry("four"))
     postgres.ask("DELETE FROM chain WHERE number = 2")
     with pytest.raises(ValueError, match="line 2 must follow the lines before it"):
-        ledger.read()
+        ledger.contents()
 
 
 def _append_many(place, barrier, name):
@@ -69,7 +69,7 @@ def test_two_machines_at_once_do_not_pass_the_limit(postgres):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
-    found = Ledger(place).read()
+    found = Ledger(place).contents().entries
     assert len({one.label for one in found}) == len(found) == 12
 
 
