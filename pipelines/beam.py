@@ -56,7 +56,7 @@ class Private(beam.PTransform[Any, Any]):
         made = question.info.transform_class(**plan.arguments(plan.questions[0]), noise=noise)
         self.transform = made.with_fields(
             user=named.user or "user",
-            item=named.items if named.several else named.item or "item",
+            item=named.several or named.item or "item",
             time=named.time,
             value=named.value or "value",
             time_unit=named.time_unit,

@@ -18,11 +18,10 @@ from privstream.pipelines.sources.event_files import (
     RawEvents,
     TextForm,
     UnfitError,
-    describe_row,
     opened_as,
     places,
 )
-from privstream.transforms.reading.fields import cut_by_text, unchecked_text
+from privstream.transforms.reading.columns import cut_by_text, describe_row, unchecked_text
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128
@@ -71,8 +70,10 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Cut batches such that their dictionaries have room to be written out; text need not be valid."""
     for batch in batches:
-        columns = [unchecked_text(column) for column in batch.columns]
-        yield from cut_by_text(pa.RecordBatch.from_arrays(columns, batch.schema.names), batch.schema.names)
+        names = batch.schema.names
+        plain = pa.RecordBatch.from_arrays([unchecked_text(column) for column in batch.columns], names)
+        for piece in cut_by_text(dict(zip(names, plain.columns, strict=True)), names, plain.num_rows):
+            yield plain[piece]
 
 
 def _batches(

@@ -82,7 +82,7 @@ class OnRows(beam.PTransform[Any, Any]):
                 noise=noise,
                 **fields,
             )
-        self.row_type = with_item_columns(self.made.row_type, self.made.fields.items)
+        self.row_type = with_item_columns(self.made.row_type, self.made.fields.form.item)
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:

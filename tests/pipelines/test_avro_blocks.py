@@ -128,7 +128,7 @@ def test_a_record_with_another_branch_of_a_union_is_refused_alone(field, tmp_pat
     outcome = read(tmp_path / "a.avro", time_unit="s")
     assert len(outcome.rows) == 2
     assert len(outcome.letters) == len(wrong)
-    kind = "a number or text" if field == "time" else "text or an integer"
+    kind = "a timestamp, text or a number, got bool" if field == "time" else "text or an integer, got double"
     assert {letter.reason for letter in outcome.letters} == {
         f"{field} must be present and not empty",
         f"{field} must be {kind}",

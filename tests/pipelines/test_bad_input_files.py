@@ -106,7 +106,7 @@ def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
     outcome = read(tmp_path / "a.avro", time_unit="s")
     assert len(outcome.rows) == 2
     (letter,) = outcome.letters
-    assert letter.reason == "item must be valid UTF-8"
+    assert letter.reason == "item must be valid text in its encoding"
     assert letter.position == "record 2"
     assert json.loads(letter.record)["user"] == "u"
 
@@ -157,10 +157,10 @@ BAD_LINES = {
     '{"user":"u","item":"i","time":7258118400}': "time must be between 1970-01-01 and 2200-01-01",
     '{"user":"u","item":"i","time":"soon"}': "time must be a number or ISO 8601 text with dashes "
     "and colons, such as 2030-01-31T12:00:00Z",
-    '{"user":{"u":1},"item":"i","time":1}': "user must be text or an integer",
-    '{"user":"u","item":1.5,"time":1}': "item must be text or an integer",
-    '{"user":"u","item":["i"],"time":1}': "item must be text or an integer",
-    '{"user":"\\ud800","item":"i","time":1}': "user must be valid UTF-8",
+    '{"user":{"u":1},"item":"i","time":1}': "user must be text or an integer, got values of another kind",
+    '{"user":"u","item":1.5,"time":1}': "item must be text or an integer, got double",
+    '{"user":"u","item":["i"],"time":1}': "item must be text or an integer, got values of another kind",
+    '{"user":"\\ud800","item":"i","time":1}': "user must be valid text in its encoding",
 }
 
 
@@ -171,7 +171,7 @@ def test_a_bad_json_line_costs_only_itself(tmp_path, read):
     assert len(outcome.rows) == outcome.counters["events_read"] == len(bad)
     assert outcome.counters["events_malformed"] == len(bad)
     letters = {int(letter.position.removeprefix("line ")): letter for letter in outcome.letters}
-    rules = [*BAD_LINES.values(), "item must be at most 16384 bytes"]
+    rules = [*BAD_LINES.values(), "item must be at most 16,384 bytes of UTF-8"]
     assert [letters[3 * row + 3].reason for row in range(len(bad))] == rules
     assert all(letters[3 * row + 3].record.startswith(line[:1000]) for row, line in enumerate(bad))
     assert len(letters[3 * len(bad)].record) == (1 << 12) + 1

@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.normalise import read_files
-from privstream.transforms.reading.fields import TEXT_PER_BATCH
+from privstream.transforms.reading import columns
+from privstream.transforms.reading.columns import TEXT_PER_BATCH
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14
@@ -47,7 +47,7 @@ def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
     batches, letters, most = batches_of(tmp_path / "a.parquet")
     assert [row["item"] for batch in batches for row in batch.to_pylist()] == ["tea"] * 3
-    assert {letter.reason for letter in letters} == {f"item must be at most {LONGEST} bytes"}
+    assert {letter.reason for letter in letters} == {f"item must be at most {LONGEST:,} bytes of UTF-8"}
     assert [letter.position for letter in letters] == [f"row group 1, row {row}" for row in range(1, 2101)]
     assert most < 64 * MEBIBYTE
 
@@ -55,7 +55,7 @@ def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [1, 50])
 def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path, monkeypatch):
-    monkeypatch.setattr(normalise, "LONGEST", MEBIBYTE)
+    monkeypatch.setattr(columns, "LONGEST_TEXT", MEBIBYTE)
     write(
         tmp_path / "a.parquet",
         coded(["x" * (MEBIBYTE - 10) + str(n) for n in range(values)], [n % values for n in range(400)]),

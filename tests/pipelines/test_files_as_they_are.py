@@ -109,7 +109,7 @@ def test_a_local_time_without_a_zone_is_refused_and_never_utc(texts):
     local = [row for row, text in enumerate(texts) if text in ISO[1:3]]
     assert [int(one.position) for one in refusals if one.code == "time_zone"] == local
     assert {one.reason for one in refusals if int(one.position) in local} == {
-        "time must say how far it is from UTC, such as Z or +01:00, or --time-zone must be given"
+        "time must say how far it is from UTC, such as Z or +01:00, or a time zone must be given"
     }
     (batch,), refusals = normalised(columns, FieldMapping(time_zone="Europe/Berlin"))
     assert not [one for one in refusals if int(one.position) in local]

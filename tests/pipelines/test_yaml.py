@@ -131,7 +131,7 @@ def test_the_pipeline_of_the_documentation_runs(tmp_path, key_file, monkeypatch,
     main.run(["--yaml_pipeline_file=trending.yaml", "--runner=FnApiRunner", *where])
     assert "tea" in {row["item"] for row in read_json(tmp_path, "trending.jsonl")}
     [refused] = read_json(tmp_path, "refused.jsonl")
-    assert refused["reason"] == "user must not be empty"
+    assert refused["reason"] == "user must be present and not empty"
     assert "NA" in refused["record"]
 
 

@@ -19,8 +19,8 @@ from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_
 from privstream.transforms.counters import counter
 from privstream.transforms.parameters import Parameters, within
 from privstream.transforms.people.bound import EventSplitter
-from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
-from privstream.transforms.reading.frames import Unusable, usable_batches
+from privstream.transforms.reading.fields import DeadLetter, EventFields
+from privstream.transforms.reading.frames import checked_columns
 from privstream.transforms.row_types import LimitShare
 from privstream.transforms.timing.steps import Length, Moment, Steps
 from typing_extensions import override
@@ -38,21 +38,18 @@ def by_people(
     """Yield the events that can be used, shard by shard of people; until all are read they wait (see `spill`).
 
     Args:
-        read: batches of columns, and what could not be read.
+        read: batches of checked columns, and what could not be used.
         fields: what is read of an event.
         split: splits events, without names.
         aside: gets what cannot be used.
     """
     shards: defaultdict[int, list[Waiting]] = defaultdict(list)
     for batch in read:
-        for found in [batch] if isinstance(batch, DeadLetter) else usable_batches(batch, fields):
-            if isinstance(found, DeadLetter):
-                aside(found)
-            elif isinstance(found, Unusable):
-                aside(broken_letter(found.rule, found.record, "event", number=found.number))
-            else:
-                for key, (_, data) in split.process(found):
-                    shards[StepKey.from_bytes(key).shard].append((key, data))
+        if isinstance(batch, DeadLetter):
+            aside(batch)
+            continue
+        for key, (_, data) in split.process(checked_columns(batch, fields.schema())):
+            shards[StepKey.from_bytes(key).shard].append((key, data))
     while shards:
         yield shards.popitem()[1]
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.fields import is_text, unchecked_text, with_dictionary
+from privstream.transforms.reading.columns import is_text, unchecked_text, with_dictionary
 
 MOST_COLUMNS = 16
 """So many columns an item has at most."""
