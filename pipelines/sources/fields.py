@@ -152,7 +152,7 @@ class FieldMapping:
                 rule = "must be given, such as Europe/Berlin or UTC"
                 raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
             try:
-                read_column(content, column, self.reads, self.form, alike=True)
+                read_column(content, self.reads, self.form, column)
             except BrokenRuleError as error:
                 raise TypeError(f"field `{name}` of {source}{str(error).removeprefix(content)}") from None
         for name, kind in (self.form.where.kinds if self.form.where else {}).items():

@@ -173,18 +173,18 @@ def _lengths(texts: pa.Array) -> np.ndarray:
     return np.asarray((pc.fill_null(lengths, 0) if texts.null_count else lengths).to_numpy())
 
 
-def cut_by_text(columns: Mapping[str, pa.Array], names: Sequence[str], rows: int) -> Iterator[slice]:
-    """Cut rows such that no piece of several of them has more than `TEXT_PER_BATCH` of text in some columns.
+def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
+    """Cut rows such that no piece of several of them has more than `TEXT_PER_BATCH` of text.
 
     A dictionary says much in few bytes, and Arrow's plain text has room for 2 GiB alone. Texts that are too long count
     for nothing: they are never written out.
     """
     sums = np.zeros(rows, np.int64)
-    for name in names:
-        kind = columns[name].type
+    for name, given in columns.items():
+        kind = given.type
         coded = pa.types.is_dictionary(kind)
         if kind == pa.large_string() or (coded and kind.value_type in _AS_BINARY):
-            column = checked(name, columns[name])
+            column = checked(name, given)
             lengths = _lengths(column.dictionary if coded else column)
             lengths = np.where(lengths > LONGEST_TEXT, 0, lengths)
             sums += np.append(lengths, 0)[spread(name, column, [])[0]] if coded else lengths

@@ -21,7 +21,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import first_of_run
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import Moment, column_of
+from privstream.transforms.reading.columns import TEXT_PER_BATCH, Moment, column_of
 from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
     MISSING,
@@ -38,7 +38,6 @@ from privstream.transforms.timing.steps import MILLISECOND
 from typing_extensions import override
 
 ROWS_PER_BATCH = 8_192  # elements wait whole, for their dead letters
-TEXT_PER_BATCH = 1 << 24  # bytes
 FORMS = "a pair (user, item), a row, a mapping or a frame"
 STAMP = "\0time"
 """What the field is called whose value is the timestamp of the element: no field has such a name."""
@@ -105,12 +104,10 @@ LOG = SetAsideLog()
 """That of this process."""
 
 
-def set_aside(
-    rule: BrokenRuleError, record: str, source: str = "event", *, counted_as: str = "events", number: int = 1
-) -> Any:
+def set_aside(rule: BrokenRuleError, record: str, source: str = "event", *, counted_as: str = "events") -> Any:
     """Count records that break a rule, in all and by the code of the rule, and return their dead letter."""
     for name in (f"{counted_as}_malformed", f"{counted_as}_malformed_{rule.code}"):
-        counter(name).inc(number)
+        counter(name).inc()
     return TaggedOutput(DEAD_LETTERS, DeadLetter(str(rule), source, "", quote(record)))
 
 
@@ -127,8 +124,8 @@ class GatherRows(beam.DoFn):
 
     An element is a pair (user, item) whose time is the element's timestamp; or a row or a mapping with `user`, `item`,
     `time` (a Beam Timestamp, a datetime, ISO 8601 text or a number of seconds since 1970; its timestamp, if it has no
-    such field); or an Arrow batch, or another frame, with these columns. Events that break a rule become dead letters,
-    and so does, as a whole, a frame that cannot be used. What one element is decides about no other.
+    such field); or an Arrow batch, or another frame, with these columns. Events that break a rule become dead letters.
+    What one element is decides about no other.
 
     A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
     depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
@@ -199,8 +196,8 @@ class GatherRows(beam.DoFn):
         return Moment(timestamp.micros if stamped else 0)
 
     def _set_aside(self, found: Unusable) -> Any:
-        self._broken[str(found.rule)] += found.number
-        return set_aside(found.rule, found.record, number=found.number)
+        self._broken[str(found.rule)] += 1
+        return set_aside(found.rule, found.record)
 
     @override
     def finish_bundle(self) -> Iterator[Any]:

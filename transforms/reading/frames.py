@@ -32,9 +32,6 @@ from privstream.transforms.reading.filters import TEXT as TEXT_KIND
 from privstream.transforms.reading.filters import Filter, column_of_kind
 from privstream.transforms.reading.times import TimeForm, read_times
 
-ROWS_SHOWN = 3
-"""Rows that the dead letter of a whole batch shows."""
-
 NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
 SECONDS_OR_TEXT = TimeForm(unit="s")
 
@@ -101,8 +98,6 @@ def read_rows(
     fields: EventFields,
     names: FieldNames = AS_NAMED,
     parsed: Parsed | None = None,
-    *,
-    alike: bool = False,
 ) -> Read:
     """Read rows: what can be used of them, and which rules the others break.
 
@@ -115,10 +110,6 @@ def read_rows(
         fields: what is read.
         names: where that is.
         parsed: what others have read of the same rows.
-        alike: whether columns of such a type, and damaged ones, are refused as a whole.
-
-    Raises:
-        BrokenRuleError: they are, and there is one.
     """
     passing, refused, parsed = np.ones(rows, np.bool_), dict[int, BrokenRuleError](), {} if parsed is None else parsed
     if names.where is not None:
@@ -133,7 +124,7 @@ def read_rows(
             if column is None:  # a time that is not needed
                 column = pa.nulls(rows)
             if key not in parsed:
-                parsed[key] = read_column(what, column, fields, names, alike=alike)
+                parsed[key] = _of_each_kind(column, partial(read_column, what, fields, names))
             found, marks = parsed[key]
             _refuse(refused, marks, passing)
             parts.append(found)
@@ -171,38 +162,26 @@ def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -
     return column_of_kind(field, kind, names.spelling.column(column) if spelled else column, names.decimal)
 
 
-def read_column(
-    what: str, column: pa.Array, fields: EventFields, names: FieldNames = AS_NAMED, *, alike: bool = False
-) -> Marked:
-    """Read a column that says `what`, such as `item`: see `read_rows`."""
+def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Array) -> Marked:
+    """Read a column that says `what`, such as `item`, and whose type must do.
 
-    def read(each: pa.Array) -> Marked:
-        return READERS[what.partition(" ")[0]](what, without_views(what, each), fields, names)
-
-    return read(column) if alike else _of_each_kind(column, read)
-
-
-def _texts(what: str, column: pa.Array, fields: EventFields, names: FieldNames) -> Marked:
+    Raises:
+        BrokenRuleError: it does not, or the column is damaged.
+    """
+    content = what.partition(" ")[0]
+    column = without_views(what, column)
+    if content == "time":
+        times, marks = read_times(names.spelling.column(column), names.times)
+        return pa.array(times), [mark for mark in marks if fields.timed or mark[1].code != f"time_{MISSING}"]
+    if content == "value":
+        return value_column(names.spelling.column(column), fields.value, names.decimal)
     column = names.spelling.column(as_text(column))
     if not is_known_as_text(column.type):
         raise broken(what, "text", column.type)
-    if what == "user" and fields.user == NUMBER:
+    if content == "user" and fields.user == NUMBER:
         return number_column(what, column)
     texts, marks = text_column(what, column)
-    return names.spelling.texts(what.partition(" ")[0], texts), marks
-
-
-def _times(what: str, column: pa.Array, fields: EventFields, names: FieldNames) -> Marked:
-    times, marks = read_times(names.spelling.column(column), names.times)
-    needed = [(mask, rule) for mask, rule in marks if fields.timed or rule.code != f"time_{MISSING}"]
-    return pa.array(times), needed
-
-
-def _values(what: str, column: pa.Array, fields: EventFields, names: FieldNames) -> Marked:
-    return value_column(names.spelling.column(column), fields.value, names.decimal)
-
-
-READERS = {"user": _texts, "item": _texts, "time": _times, "value": _values}
+    return names.spelling.texts(content, texts), marks
 
 
 def _of_each_kind(column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marked:
@@ -239,11 +218,10 @@ def checked_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Unusable(NamedTuple):
-    """Records that break a rule, as text, and how many they are."""
+    """A record that breaks a rule, as text."""
 
     rule: BrokenRuleError
     record: str
-    number: int = 1
 
 
 def usable_batches(
@@ -254,34 +232,23 @@ def usable_batches(
         batches = [frame] if isinstance(frame, pa.RecordBatch) else pa.table(frame).to_batches()
     except Exception:  # each library has its own errors, and they quote values
         rows = len(frame) if isinstance(frame, Sized) else 1
-        rule = BrokenRuleError("event", TYPE, "frame must have columns of one type each")
-        yield Unusable(rule, f"{rows:,} rows", rows)
+        yield Unusable(BrokenRuleError("event", TYPE, "frame must have columns of one type each"), f"{rows:,} rows")
         return
+    texts = [name for content, those in names.read(fields).items() if content != "time" for name in those]
     for batch in batches:
-        rows = batch.num_rows
+        record = describe_row(_by_name(batch))
         try:
             columns = raw_columns(batch, fields, names)
-            empty = {name: column.slice(0, 0) for name, column in columns.items()}
-            read_rows(empty, 0, fields, names, alike=True)  # the types, before any row is used
-            texts = [name for content, those in names.read(fields).items() if content != "time" for name in those]
-            pieces = list(cut_by_text(columns, texts, rows))
+            pieces = list(cut_by_text({name: columns[name] for name in texts}, batch.num_rows))
         except BrokenRuleError as error:
-            pieces = []
-            if rows:
-                yield Unusable(error, _first_rows(batch), rows)
+            yield from (Unusable(error, record(row)) for row in range(batch.num_rows))
+            continue
         for piece in pieces:
-            part = batch[piece]
-            try:
-                read = read_rows(
-                    {name: column[piece] for name, column in columns.items()}, part.num_rows, fields, names, alike=True
-                )
-            except BrokenRuleError as error:
-                yield Unusable(error, _first_rows(part), part.num_rows)
-                continue
+            part = {name: column[piece] for name, column in columns.items()}
+            read = read_rows(part, piece.stop - piece.start, fields, names)
             if names.where is not None:
                 counter("events_filtered").inc(read.filtered)
-            record = describe_row(_by_name(part))
-            yield from (Unusable(rule, record(row)) for row, rule in read.refused.items())
+            yield from (Unusable(rule, record(piece.start + row)) for row, rule in read.refused.items())
             if read.clean.num_rows:
                 yield read.clean
 
@@ -296,21 +263,14 @@ def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = 
     if names.time is None and fields.timed:
         raise BrokenRuleError("time", MISSING, NO_STAMPS)
     wanted = dict.fromkeys(names.where.kinds if names.where else (), "where") | contents
-    found = {}
+    counts = {name: batch.schema.names.count(name) for name in wanted}
     for name, content in wanted.items():
-        count = batch.schema.names.count(name)
-        if count > 1 or (not count and content in fields.required):
-            rule = "one column" if count else "a column"
-            raise BrokenRuleError(content, TYPE if count else MISSING, f"events must have {rule} {name}")
-        if count:
-            found[name] = without_views(content, batch.column(batch.schema.get_field_index(name)))
-    return found
+        if counts[name] > 1 or (not counts[name] and content in fields.required):
+            rule = "one column" if counts[name] else "a column"
+            raise BrokenRuleError(content, TYPE if counts[name] else MISSING, f"events must have {rule} {name}")
+    found = {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}
+    return {name: without_views(wanted[name], column) for name, column in found.items()}
 
 
 def _by_name(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return dict(zip(batch.schema.names, batch.columns, strict=True))
-
-
-def _first_rows(batch: pa.RecordBatch) -> str:
-    record = describe_row(_by_name(batch))
-    return f"{batch.num_rows} rows: {', '.join(map(record, range(min(ROWS_SHOWN, batch.num_rows))))}"
