@@ -15,6 +15,7 @@ from privstream.transforms.reading.columns import (
     Marked,
     Marks,
     as_text,
+    checked,
     cut_by_text,
     describe_row,
     is_known_as_text,
@@ -157,7 +158,7 @@ def _passing(columns: Mapping[str, pa.Array], rows: int, where: Filter, names: F
 
 def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -> Marked:
     """Read a column that a condition needs: see `column_of_kind`."""
-    column = without_views(field, column)
+    column = checked("where", without_views("where", column))
     spelled = kind in (NUMBER_KIND, TEXT_KIND) or is_text(column.type)
     return column_of_kind(field, kind, names.spelling.column(column) if spelled else column, names.decimal)
 
@@ -171,7 +172,7 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
     content = what.partition(" ")[0]
     column = without_views(what, column)
     if content == "time":
-        times, marks = read_times(names.spelling.column(column), names.times)
+        times, marks = read_times(names.spelling.column(checked(what, column)), names.times)
         return pa.array(times), [mark for mark in marks if fields.timed or mark[1].code != f"time_{MISSING}"]
     if content == "value":
         return value_column(names.spelling.column(column), fields.value, names.decimal)
