@@ -16,7 +16,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.pipelines import ask, frames, read
+from privstream.pipelines import ask, read
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.pipelines.sources.frame_files import as_table, write_events
@@ -225,10 +225,3 @@ def _promise(path: Path, **parameters: Any) -> None:
         "accuracy": made.accuracy.to_dict(),
     }
     Path(f"{path}.guarantee.json").write_text(json.dumps(content))
-
-
-def test_no_handler_of_logs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Beam's logs make of a process without one would write into a text that nobody reads."""
-    monkeypatch.setattr(logging.root, "handlers", [])
-    assert frames._asked(lambda folder: logging.warning("said") or {}) == {}
-    assert logging.root.handlers == []

@@ -195,27 +195,6 @@ def normalise_numbers(values, **options):
     return batch, refusals
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [5, 7],
-        [5.0, 7],
-        ["5", 7.0],
-        ["5.0", "7e0"],
-        pa.array([5, 7], pa.int16()),
-        pa.array(["5", "7"]),
-        pa.array([b"5", b"7.0"], pa.binary()),
-        pa.array(["5", "7"]).dictionary_encode(),
-    ],
-    ids=lambda values: str(values.type) if isinstance(values, pa.Array) else repr(values),
-)
-def test_numbers_in_any_usual_form(values):
-    batch, refusals = normalise_numbers(values, whole=True)
-    assert batch["value"].type == pa.float64()
-    assert batch["value"].to_pylist() == [5.0, 7.0]
-    assert refusals == []
-
-
 @pytest.mark.parametrize("make", [list, lambda values: pa.array([str(value or "").encode() for value in values])])
 def test_what_is_no_number_is_refused_row_by_row(make):
     batch, refusals = normalise_numbers(make([5, "five", None, "1e999", 0.5]), whole=True)

@@ -249,15 +249,6 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
         assert len(rows) + len(letters) <= len(shapes) + 1
 
 
-@pytest.mark.parametrize("sign", [",", ":"])
-def test_a_quoted_name_may_have_line_breaks_wherever_it_stands(sign, tmp_path, read_all):
-    names, values = ['"the\nuser"', '"i\n""t"""', "time"], ["u", "i", TIME]
-    text = "\n \n" + sign.join(names) + "\n" + sign.join(f'"{value}"' for value in values) + "\n,\n"
-    (tmp_path / "a.csv").write_text(text)
-    rows, letters = read_all(tmp_path / "a.csv", user="the\nuser", item='"i\n""t"""', delimiter=sign)
-    assert [row["user"] for row in rows] == ["u"] and [letter.position for letter in letters] == ["line 7"]
-
-
 def test_a_quote_that_opens_no_field_of_the_header_takes_no_record(tmp_path, read_all):
     text = 'user;item;time;b,"c\n' + f"u;i;{TIME};1\n" * 3 + f'u;i;{TIME};"2"\n'
     (tmp_path / "a.csv").write_text(text)

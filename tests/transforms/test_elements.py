@@ -15,7 +15,6 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
 from privstream.transforms.reading.fields import NUMBER, WHOLE, EventFields
-from privstream.transforms.reading.frames import raw_columns, read_rows
 from single_events import gather
 
 SECRET = "zaphod"
@@ -101,22 +100,6 @@ BAD = {
              {}, object(), np.timedelta64(5, "s"), Timestamp(5), 5j],
     "finite": [float("nan"), float("inf"), "1e999", Decimal("NaN"), np.float32("inf")],
 }  # fmt: skip
-COLUMNS = [
-    pa.array([5, None, 7], pa.int8()),
-    pa.array([5, None, 7], pa.uint64()),
-    pa.array([5.0, None, 7.0], pa.float32()),
-    pa.array([Decimal("5.00"), None, Decimal("7.00")], pa.decimal128(9, 2)),
-    pa.array(["5", None, "7.0"]),
-    pa.array(["+5", None, "7e0"], pa.large_string()),
-    pa.array(["5", None, "7"], pa.string_view()),
-    pa.array(["5", None, "7"]).dictionary_encode(),
-    pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int8()), pa.array([5, None, 7])),
-]
-
-
-def batch(values: pa.Array) -> pa.RecordBatch:
-    columns = {"user": pa.array(["u"] * len(values)), "item": pa.array(["i"] * len(values))}
-    return pa.record_batch(columns | {"time": pa.array([SOLD_START] * len(values)), "value": values})
 
 
 @pytest.mark.parametrize(("value", "number"), GOOD, ids=str)
@@ -130,11 +113,3 @@ def test_what_is_no_number_breaks_a_rule(rule, value):
     for fields in (NUMBERS, WHOLES):
         (found,) = gather([Sale("u", "i", SOLD_START, value)], fields)[2]
         assert found.code == f"value_{rule}"
-
-
-@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
-def test_columns_of_numbers(column):
-    read = read_rows(raw_columns(batch(column), WHOLES), 3, WHOLES)
-    assert read.clean["value"].type == pa.float64()
-    assert read.clean["value"].to_pylist() == [5.0, 7.0]
-    assert {row: rule.code for row, rule in read.refused.items()} == {1: "value_missing"}

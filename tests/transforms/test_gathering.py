@@ -214,51 +214,6 @@ def events(**given):
     return pa.record_batch({"user": texts, "item": texts, "time": pa.array([1, 2, 3, 4])} | given)
 
 
-def _invalid_utf8(*texts, large=False):
-    offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64 if large else np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
-    return pa.Array.from_buffers(pa.large_string() if large else pa.string(), len(texts), buffers)
-
-
-BYTES = (b"a", b"\xff", b"c", b"d")
-WRONG = {
-    "user null": ("user", pa.array(["a", None, "c", "d"]), "user must be present and not empty"),
-    "user null in a dictionary": (
-        "user",
-        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0]), pa.array(["a", None])),
-        "user must be present and not empty",
-    ),
-    "item no UTF-8": ("item", _invalid_utf8(*BYTES), "item must be valid text in its encoding"),
-    "item no UTF-8 in a dictionary": (
-        "item",
-        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 2]), _invalid_utf8(*BYTES), safe=False),
-        "item must be valid text in its encoding",
-    ),
-    "item long": (
-        "item",
-        pa.array(["a", "x" * (2**20 + 1), "c", "d"]),
-        "item must be at most 16,384 bytes of UTF-8",
-    ),
-    "time null": ("time", pa.array([1, None, 3, 4]), "time must be present and not empty"),
-    "time too late": ("time", pa.array([1, 2**63, 3, 4], pa.uint64()), PLAUSIBLE),
-    "time no number": ("time", pa.array([1, float("nan"), 3, 4]), "time must be finite"),
-}
-
-
-@pytest.mark.parametrize(("column", "values", "reason"), WRONG.values(), ids=WRONG)
-def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, reason):
-    """The others count: one person's record decides about that record alone."""
-    good = gather([events()])[0]
-    assert len(good) == 4
-    batch = events(**{column: values})
-    rows, (letter,) = gather([batch])
-    assert len(rows) == 3
-    others = [name for name in good[0] if name != column]
-    assert [[row[name] for name in others] for row in rows] == [[good[i][name] for name in others] for i in (0, 2, 3)]
-    assert (letter.reason, letter.source) == (reason, "event")
-    assert (column == "user" or SECRET in letter.record) and SECRET not in reason
-
-
 def _backwards():
     offsets = np.array([0, 3, 1, 2, 4], np.int32)
     return pa.Array.from_buffers(pa.string(), 4, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcd")])
