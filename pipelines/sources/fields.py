@@ -23,7 +23,7 @@ from privstream.transforms.reading.fields import (
 )
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import FieldNames, of_kind, read_column
-from privstream.transforms.reading.times import TimeForm, check_form, forms_of, has_zone, zone_clock
+from privstream.transforms.reading.times import TimeForm, check_form, has_zone, zone_clock
 from pyarrow import types
 
 MOST_NAMES, LONGEST_NAME = 40, 40
@@ -82,7 +82,7 @@ class FieldMapping:
         if self.time_unit is not None:
             raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
         check_form(self.time_format)
-        if self.time_zone is None and not all(map(has_zone, forms_of(self.time_format))):
+        if self.time_zone is None and not all(map(has_zone, self.time_format.split("|"))):
             rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
             raise ValueError(f"time_zone {rule}")
 

@@ -154,15 +154,6 @@ def test_what_is_no_frame_is_refused_without_a_value(frame: Any, message: str, k
     assert str(refused.value).startswith(message) and SECRET not in str(refused.value)
 
 
-@pytest.mark.slow
-def test_rows_in_another_order_are_other_data(key: Path) -> None:
-    table, given = searches(), FIELDS | RUN | {"key": key}
-    backwards = table.take(np.arange(table.num_rows)[::-1])
-    first, second, third = [ask("counts", frame, **given) for frame in (table, backwards, table)]
-    assert "a repetition" not in second.log and "a repetition" in third.log
-    assert second.parameters["run_id"] != first.parameters["run_id"] == third.parameters["run_id"]
-
-
 def test_much_that_is_left_out_is_a_warning_and_all_of_it_an_error(key: Path) -> None:
     late = searches().set_column(0, "at", pa.array(["2024-01-01T00:00Z"] * 10 + ["2025-01-01T00:00Z"] * 80))
     with pytest.warns(UserWarning, match="see the log of the result"):

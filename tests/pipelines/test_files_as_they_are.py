@@ -77,15 +77,6 @@ def test_no_bytes_of_a_record_change_how_the_next_one_is_read():
                 assert text.endswith(after.encode()), encoding
 
 
-@pytest.mark.parametrize(
-    "encoding",
-    ["klingon", "idna", "base64", "rot13", "utf-7", "unicode_escape", "utf-8\0", "hz", "iso2022_jp", "csISO2022KR"],
-)
-def test_encodings_that_are_none_of_files_are_refused(encoding):
-    with pytest.raises(ValueError, match=r"encoding must be one (that Python knows|in which no bytes of one record)"):
-        FieldMapping(encoding=encoding)
-
-
 ISO = ["2024-07-01T12:00:00Z", "2024-07-01T12:00:00", "2024-07-01", "2024-07-01T12:00+02:00"]
 
 
@@ -212,19 +203,6 @@ def test_a_spreadsheet_from_germany_gets_a_right_answer_in_one_call(tmp_path, ca
     assert "without a value count as 0" in told
     bad = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert [letter["position"] for letter in bad] == [f"line {8002 + n}" for n in range(3)]
-
-
-RULES = ("type", "encoding")
-
-
-@pytest.mark.parametrize("decimal", [None, ","])
-@pytest.mark.parametrize("bad", ["\ud800", b"1\xff"])
-def test_a_value_that_is_no_text_costs_only_its_record(bad, decimal):
-    fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
-    columns = {"user": ["u", "v"], "item": ["i", "i"], "time": [1, 1], "value": [bad, "2"]}
-    (batch,), refusals = normalised(columns, fields)
-    assert (batch["user"].to_pylist(), batch["value"].to_pylist()) == (["v"], [2.0])
-    assert [(refusal.position, refusal.code) for refusal in refusals] in ([("0", f"value_{rule}")] for rule in RULES)
 
 
 SKIPPED = "time must be one that clocks show: in Europe/Berlin they leave out that hour when summer time begins"

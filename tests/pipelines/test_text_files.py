@@ -197,11 +197,6 @@ def test_a_record_that_is_too_long_forges_no_other(start, field, tmp_path, block
         assert len(rows) + len(letters) == 41
 
 
-def test_a_record_that_begins_with_a_byte_order_mark_keeps_it(tmp_path, blocks, read_all):
-    write(tmp_path / "a.csv", f"\ufeffu,rain,{TIME}\n" * 9)
-    assert [row["user"] for row in read_all(tmp_path / "a.csv").rows] == ["\ufeffu"] * 9
-
-
 PARTS = st.sampled_from(["a", '"', ",", "\n", "\r\n", " ", "é", "\ufeff", "\x00", "1"])
 FIELDS = st.lists(PARTS, min_size=1, max_size=6).map("".join)
 
@@ -247,10 +242,3 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
         users = [row["user"] for row in rows if row["user"][:1] == "u"]
         assert users == [f"u{number}" for number in range(len(shapes))]
         assert len(rows) + len(letters) <= len(shapes) + 1
-
-
-def test_a_quote_that_opens_no_field_of_the_header_takes_no_record(tmp_path, read_all):
-    text = 'user;item;time;b,"c\n' + f"u;i;{TIME};1\n" * 3 + f'u;i;{TIME};"2"\n'
-    (tmp_path / "a.csv").write_text(text)
-    for delimiter in (None, ";"):
-        assert len(read_all(tmp_path / "a.csv", delimiter=delimiter).rows) == 4

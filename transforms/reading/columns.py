@@ -325,6 +325,7 @@ HELD: dict[type, pa.DataType] = {
 """Kinds of Python values and how Arrow holds them; a list has the text of a value of another kind."""
 
 PLAIN = {str, bytes, bool, int, float}
+AS_IS = {NoneType, bytes, bool, float, date, Moment}
 
 
 def column_of(values: Sequence[Any]) -> pa.Array:
@@ -333,7 +334,7 @@ def column_of(values: Sequence[Any]) -> pa.Array:
     if len(kinds) < 2 and kinds <= PLAIN:
         with suppress(OverflowError, UnicodeEncodeError):
             return pa.array(values, HELD[next(iter(kinds), NoneType)])
-    held = [_held(value) for value in values]
+    held = [value if type(value) in AS_IS else _held(value) for value in values]
     found = list(dict.fromkeys(map(type, held)))
     codes = np.array([found.index(type(value)) for value in held], np.int8)
     offsets = np.zeros(len(codes), np.int32)
@@ -344,13 +345,11 @@ def column_of(values: Sequence[Any]) -> pa.Array:
 
 
 def _held(value: Any) -> Any:
-    """Return a value as one of the kinds of `HELD` that Arrow has room for; of text that is no Unicode, bytes."""
+    """Return a value of another kind as one of `HELD` that Arrow has room for; of text that is no Unicode, bytes."""
     stamp = sys.modules.get("apache_beam.utils.timestamp")  # nobody has a Timestamp without it
     found: Any = [type(value).__name__]
     with suppress(Exception):  # foreign classes may raise anything
         match value:
-            case None | bool() | Moment():
-                found = value
             case np.bool_():
                 found = bool(value)
             case Integral() if not isinstance(value, np.timedelta64):

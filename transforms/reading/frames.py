@@ -237,7 +237,7 @@ def usable_batches(
         return
     texts = [name for content, those in names.read(fields).items() if content != "time" for name in those]
     for batch in batches:
-        record = describe_row(_by_name(batch))
+        record = describe_row(dict(zip(batch.schema.names, batch.columns, strict=True)))
         try:
             columns = raw_columns(batch, fields, names)
             pieces = list(cut_by_text({name: columns[name] for name in texts}, batch.num_rows))
@@ -271,7 +271,3 @@ def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = 
             raise BrokenRuleError(content, TYPE if counts[name] else MISSING, f"events must have {rule} {name}")
     found = {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}
     return {name: without_views(wanted[name], column) for name, column in found.items()}
-
-
-def _by_name(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    return dict(zip(batch.schema.names, batch.columns, strict=True))

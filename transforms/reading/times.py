@@ -105,17 +105,12 @@ def zone_clock(name: str) -> ZoneClock:
     return ZoneClock(np.array(changes, np.int64) * MICROS, np.array(offsets, np.int64) * MICROS)
 
 
-def forms_of(form: str) -> list[str]:
-    """Return the forms that times may have, which `|` separates."""
-    return form.split("|")
-
-
 @lru_cache(maxsize=16)
 def check_form(form: str) -> None:
     """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree."""
-    for each in forms_of(form):
+    for each in form.split("|"):
         _check_one(each)
-    for one, other in permutations(forms_of(form), 2):
+    for one, other in permutations(form.split("|"), 2):
         text = PROBE.strftime(one)
         if parse(text, f"{one}|{other}") is None:
             raise ValueError(
@@ -152,7 +147,7 @@ def parse(text: str, form: str) -> datetime | None:
     if len(text) > LONGEST:
         return None
     found = set()
-    for each in forms_of(form):
+    for each in form.split("|"):
         with suppress(ValueError, OverflowError):
             if not _fits(each).fullmatch(text):
                 raise ValueError(each)
@@ -184,7 +179,7 @@ def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 
     They are microseconds since 1970 on the clock, int64. Text need not be valid UTF-8; nulls are no times.
     """
-    (times, read), *others = (_parse_one(unchecked_text(column), each) for each in forms_of(form))
+    (times, read), *others = (_parse_one(unchecked_text(column), each) for each in form.split("|"))
     differ = np.zeros(len(column), np.bool_)
     for other, fits in others:
         differ |= read & fits & (times != other)
@@ -335,7 +330,7 @@ def _of_texts(column: pa.Array, written: TimeForm, name: str) -> tuple[np.ndarra
         empty = pc.equal(pc.binary_length(column), 0).fill_null(True).to_numpy(zero_copy_only=False)
         micros, read = parse_column(column, written.form)
         outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
-        forms = " or ".join(forms_of(written.form))
+        forms = written.form.replace("|", " or ")
         marks = marked(name, forms, missing=empty, form=~read & ~empty, range=outside)
         return _at_zone(np.where(outside, 0, micros), marks, written.zone, name)
     if written.form is None:
@@ -379,7 +374,7 @@ def _of_text(name: str, text: str, written: TimeForm) -> tuple[int, bool]:
             raise broken(name, "range")
         return int(number.scaleb(DIGITS[written.unit], CUT)), False
     if moment is None and written.form is not None:
-        raise broken(name, "form", " or ".join(forms_of(written.form)))
+        raise broken(name, "form", written.form.replace("|", " or "))
     if moment is None:
         raise broken(name, "syntax", "a number or " * (written.unit is not None))
     micros = (moment.replace(tzinfo=moment.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
