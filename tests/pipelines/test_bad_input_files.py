@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import fastavro
 import pyarrow as pa
@@ -37,19 +36,6 @@ def write_avro(path, events, **options):
 
 def many(count):
     return [{"user": f"u{number}", "item": "i", "time": number} for number in range(count)]
-
-
-@pytest.mark.parametrize("pattern", ["nothing.avro", "nothing-*.parquet", "no/folder/*.csv", ""])
-def test_no_match_is_an_error_at_launch(pattern, tmp_path):
-    with pytest.raises(InputFileError, match=r"--input must match at least one file: nothing matches"):
-        launch(str(tmp_path / pattern) if pattern else "")
-
-
-@pytest.mark.parametrize("name", ["events.txt", "events", "events.avro.gz", "events.parquet.bz2"])
-def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
-    (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .csv, .xlsx")):
-        launch(tmp_path / name)
 
 
 @pytest.mark.parametrize(

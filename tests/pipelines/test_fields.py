@@ -77,11 +77,6 @@ def test_items_that_are_not_utf_8_or_too_long_are_refused(items):
     assert normalise(["u"], ["é" * 8192], [1], time_unit="s")[0].num_rows == 1
 
 
-def test_a_row_is_refused_once_for_its_first_fault():
-    _, refusals = normalise([None], [None], [-1], time_unit="s")
-    assert [refusal.code for refusal in refusals] == ["user_missing"]
-
-
 @pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
 def test_timestamps_of_any_unit_and_zone_are_instants(unit, per_second, zone):

@@ -59,12 +59,6 @@ def test_every_format_gives_the_same_events(format, tmp_path, read):
     assert outcome.counters == {"events_read": 60}
 
 
-def test_a_glob_reads_files_of_several_formats_together(tmp_path, read):
-    for start, (format, write) in zip(range(0, 60, 15), WRITERS.items(), strict=True):
-        write(tmp_path / f"part-{start}.{format}", EVENTS[start : start + 15])
-    assert read(tmp_path / "part-*").rows == WIRE
-
-
 def test_the_format_may_be_stated(tmp_path, read):
     write_csv(tmp_path / "events.txt")
     assert read(tmp_path / "events.txt", format="csv").rows == WIRE
