@@ -64,7 +64,7 @@ class Private(beam.PTransform[Any, Any]):
         self.fields = named = plan.fields[paid.name]
         self.transform = info.transform_class(**plan.arguments(paid), noise=noise).with_fields(
             user=named.user or "user",
-            item=named.items if named.several else named.item or "item",
+            item=named.several or named.item or "item",
             time=named.time,
             value=named.value or "value",
             time_unit=named.time_unit,

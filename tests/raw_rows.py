@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from privstream.pipelines.sources.event_files import Damage, RawEvents, column_of
+from privstream.pipelines.sources.event_files import Damage, RawEvents
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.normalise import normalise
+from privstream.transforms.reading.columns import column_of
 
 
 def normalised(columns: Mapping[str, Any], fields: AnyFields) -> tuple[list[pa.RecordBatch], list[Damage]]:

@@ -220,7 +220,7 @@ def tables_of(
             rows=answer.shown,
             released=answer.released,
             order=question.info.order,
-            columns=fields.items,
+            columns=fields.form.item,
             steps=transform.steps,
             questions=frozenset([name]),
             listed=getattr(transform, "domain", None),

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, RawEvents, TextForm, quote
+from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, RawEvents, TextForm
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
 from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, read_pieces
 from privstream.transforms.counters import counter
+from privstream.transforms.reading.fields import quote
 
 COMMA = b","
 DELIMITERS = (COMMA, b";", b"\t", b"|")

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import chain
+from functools import cached_property
 
 import pyarrow as pa
 from privstream.mechanisms.checks import positive
 from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
+from privstream.transforms.reading.columns import is_number
 from privstream.transforms.reading.domain import Spelling, column_names
-from privstream.transforms.reading.fields import is_known_as_text, is_text
-from privstream.transforms.reading.filters import NUMBER, TEXT, TRUTH, Filter
-from privstream.transforms.reading.times import TimeForm, check_form, forms_of, has_zone, zone_clock
+from privstream.transforms.reading.fields import (
+    NUMBER,
+    OPTIONAL,
+    TEXT,
+    UNREAD,
+    BrokenRuleError,
+    EventFields,
+)
+from privstream.transforms.reading.filters import Filter
+from privstream.transforms.reading.frames import FieldNames, of_kind, read_column
+from privstream.transforms.reading.times import TimeForm, check_form, has_zone, zone_clock
 from pyarrow import types
-
-LONGEST = 1 << 14
-"""Bytes of UTF-8 that a user or an item has at most."""
-
-WANTED = dict.fromkeys(("user", "item"), "text or an integer")
-WANTED |= {"time": "a timestamp, ISO 8601 text or an epoch number", "value": "a number"}
-"""What a field can be, by what it contains."""
 
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
@@ -34,22 +35,12 @@ NAMES_MAY_BE_DATA = b"names_may_be_data"
 
 @dataclass(frozen=True, kw_only=True)
 class FieldMapping:
-    """Names and rules by which a file's fields become events.
-
-    Users and items are text or integers (5 and "5" are one person). Of an hour that clocks show twice a time is in the
-    first; in an hour that they skip it is no time.
+    """Names and rules by which a file's fields become events: the keys of `model.data.Data`, as a question reads them.
 
     Attributes:
-        user, item, time, value: names of fields; "" for none. Several names for an item, as in a line of CSV: it is
-            what all of them say together. The value is a number that an event has beside its item.
-        whole: whether that is rounded to a whole number of `value_unit`, of two as near to the even one.
+        user, item, time, value: names of fields; "" for none.
+        whole: whether values are rounded to whole numbers of `value_unit`, of two as near to the even one.
         optional_value: whether an event without a number counts, with 0.
-        time_unit, time_format, time_zone: see `TimeForm`.
-        decimal: what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
-            then stand between thousands; without it there is a point, and nothing between thousands.
-        null, trim, normalize, fold_case: see `Spelling`.
-        encoding, delimiter, quote: of text, see `TextForm`; `quote` is `double` or `none`.
-        where: condition that an event must meet to count, on any fields of the file; see `Filter`.
 
     Raises:
         TypeError, ValueError: by the checks' wording, naming the option.
@@ -76,14 +67,14 @@ class FieldMapping:
     where: str | None = None
 
     def __post_init__(self) -> None:
-        named = [name for name in (self.user, *self.items, self.time, self.value) if name]
+        named = [name for name in (self.user, *self.form.item, self.time, self.value) if name]
         if len(set(named)) < len(named):
             raise ValueError(f"user, item, time and value must be different fields, got {', '.join(named)}")
         positive("value_unit", self.value_unit)
         mark = self.delimiter or ","
         if len(mark) > 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n \0':
             raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {mark!r}")
-        _ = self.text, self.spelling, self.times, self.condition  # once, before the fields go to workers
+        _ = self.text  # once, before the fields go to workers
         if self.time_zone is not None:
             zone_clock(self.time_zone)
         if self.time_format is None:
@@ -91,14 +82,31 @@ class FieldMapping:
         if self.time_unit is not None:
             raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
         check_form(self.time_format)
-        if self.time_zone is None and not all(map(has_zone, forms_of(self.time_format))):
+        if self.time_zone is None and not all(map(has_zone, self.time_format.split("|"))):
             rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
             raise ValueError(f"time_zone {rule}")
 
     @cached_property
-    def times(self) -> TimeForm:
-        """How times are written."""
-        return TimeForm(unit=self.time_unit, form=self.time_format, zone=self.time_zone)
+    def reads(self) -> EventFields:
+        """What is read of an event."""
+        number = OPTIONAL if self.optional_value else NUMBER
+        return EventFields(
+            user=TEXT if self.user else UNREAD, item=bool(self.item), value=number if self.value else UNREAD
+        )
+
+    @cached_property
+    def form(self) -> FieldNames:
+        """Where that is, and how it is written."""
+        return FieldNames(
+            user=self.user,
+            item=column_names(self.item),
+            time=self.time,
+            value=self.value,
+            times=TimeForm(unit=self.time_unit, form=self.time_format, zone=self.time_zone),
+            spelling=Spelling(null=self.null, trim=self.trim, normalize=self.normalize, fold_case=self.fold_case),
+            decimal=self.decimal,
+            where=None if self.where is None else Filter(self.where),
+        )
 
     @cached_property
     def text(self) -> TextForm:
@@ -107,37 +115,16 @@ class FieldMapping:
         quote = self.quote == QUOTES[0]
         return TextForm(encoding=encoding_of(self.encoding), delimiter=mark, names=self.names, quote=quote)
 
-    @cached_property
-    def spelling(self) -> Spelling:
-        """How texts are read."""
-        return Spelling(null=self.null, trim=self.trim, normalize=self.normalize, fold_case=self.fold_case)
-
-    @property
-    def condition(self) -> Filter | None:
-        """What an event must meet."""
-        return None if self.where is None else _compiled(self.where)
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        """The names of the fields with the item."""
-        return column_names(self.item)
-
     @property
     def several(self) -> tuple[str, ...]:
         """The names of the fields with the item, if there are several."""
-        return self.items if len(self.items) > 1 else ()
-
-    @cached_property
-    def contents(self) -> dict[str, tuple[str, ...]]:
-        """The fields to be read, by what they contain: several for an item of several columns."""
-        fields = {"user": (self.user,), "item": self.items, "time": (self.time,), "value": (self.value,)}
-        return {content: names for content, names in fields.items() if any(names)}
+        return self.form.item if len(self.form.item) > 1 else ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The fields to be read from a file."""
-        filtered = () if self.condition is None else self.condition.kinds
-        return tuple(dict.fromkeys([*chain.from_iterable(self.contents.values()), *filtered]))
+        read = [name for those in self.form.read(self.reads).values() for name in those]
+        return tuple(dict.fromkeys([*read, *(self.form.where.kinds if self.form.where else ())]))
 
     @property
     def questions(self) -> tuple[tuple[str, FieldMapping], ...]:
@@ -150,30 +137,31 @@ class FieldMapping:
         Raises:
             ValueError, TypeError: naming the option or the field, the file and what it has.
         """
-        options = {name: content for content, names in self.contents.items() for name in names}
-        if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not set(schema.names) & set(options):
-            rule = f"must be a header with the fields {', '.join(options)} (or those named by --user and so on)"
-            raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, len(options))}")
-        for name, option in options.items():
-            kind = _kind_of(name, f"--{option}", schema, source)
-            plain = kind.value_type if types.is_dictionary(kind) else kind
-            number = _is_number(plain)
-            moment = option == "time" and (types.is_timestamp(plain) or types.is_date(plain))
-            fits = number or moment or is_text(plain) or types.is_null(plain)
-            if not (fits if option in ("time", "value") else is_known_as_text(kind)):
-                raise TypeError(f"field `{name}` of {source} must be {WANTED[option]}, got {_named(kind)}")
-            if moment and getattr(plain, "tz", None) is None and self.time_zone is None:
-                rule = "must be given, such as Europe/Berlin or UTC"
-                raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
-            if option == "time" and number and self.time_unit is None:
+        contents = {name: content for content, those in self.form.read(self.reads).items() for name in those}
+        if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not set(schema.names) & set(contents):
+            rule = f"must be a header with the fields {', '.join(contents)} (or those named by --user and so on)"
+            raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, len(contents))}")
+        for name, content in contents.items():
+            column = _empty(name, f"--{content}", schema, source)
+            kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+            if content == "time" and is_number(kind) and self.time_unit is None:
                 units = ", ".join(TIME_UNITS)
                 raise ValueError(f"--time-unit must be one of {units}: field `{name}` of {source} has plain numbers")
-        for name, read in (self.condition.kinds if self.condition else {}).items():
-            kind = _kind_of(name, "--where", schema, source)
-            if not _can_be(kind, read):
-                raise TypeError(
-                    f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {_named(kind)}"
-                )
+            local = (types.is_timestamp(kind) and kind.tz is None) or types.is_date(kind)
+            if content == "time" and local and self.time_zone is None:
+                rule = "must be given, such as Europe/Berlin or UTC"
+                raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
+            try:
+                read_column(content, self.reads, self.form, column)
+            except BrokenRuleError as error:
+                raise TypeError(f"field `{name}` of {source}{str(error).removeprefix(content)}") from None
+        for name, kind in (self.form.where.kinds if self.form.where else {}).items():
+            column = _empty(name, "--where", schema, source)
+            try:
+                of_kind(name, kind, self.form, column)
+            except BrokenRuleError:
+                given, wanted = str(column.type).partition("<")[0], kind or "a plain value"
+                raise TypeError(f"--where reads field `{name}` of {source} as {wanted}, got {given}") from None
 
 
 @dataclass(frozen=True)
@@ -204,33 +192,14 @@ class SharedFields:
 AnyFields = FieldMapping | SharedFields
 
 
-@lru_cache(maxsize=16)
-def _compiled(where: str) -> Filter:
-    return Filter(where)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def _can_be(kind: pa.DataType, read: str | None) -> bool:
-    """Tell whether a column can be what a condition reads it as; text may be anything."""
-    if is_text(kind) or types.is_null(kind):
-        return True
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    number, text = _is_number(kind), is_known_as_text(kind)
-    fits = {NUMBER: number, TEXT: text, TRUTH: types.is_boolean(kind)}
-    return fits[read] if read is not None else number or text or types.is_timestamp(kind)
-
-
-def _kind_of(name: str, option: str, schema: pa.Schema, source: str) -> pa.DataType:
-    """Return the type of a field that a file must have, once."""
+def _empty(name: str, option: str, schema: pa.Schema, source: str) -> pa.Array:
+    """Return a column without rows of the type of a field that a file must have, once."""
     count = schema.names.count(name)
     if count > 1:
         raise ValueError(f"{option} must name one field: {source} has {count} called `{name}`")
     if not count:
         raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {_listed(schema)}")
-    return schema.field(name).type
+    return pa.nulls(0, schema.field(name).type)
 
 
 def _listed(schema: pa.Schema, least: int = 0) -> str:
@@ -243,8 +212,3 @@ def _listed(schema: pa.Schema, least: int = 0) -> str:
     if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not (plain and least <= len(names) <= MOST_NAMES):
         return f"{len(names):,} fields of other names"
     return ", ".join(sorted(name if name == name.strip() else repr(name) for name in names)) or "none"
-
-
-def _named(kind: pa.DataType) -> str:
-    """Return the name of a type, without the names within it, which may be those of people."""
-    return str(kind).partition("<")[0]

@@ -268,11 +268,6 @@ def list_folder(pattern: str) -> list[Seen] | None:
     return [each for each in seen if each is not None]
 
 
-def marked(listing: Sequence[Seen], came: int) -> int:
-    """Return the time, in microseconds, up to which marks that came before `came` say that nothing is missing."""
-    return max((seen.until for seen in listing if seen.came < came), default=0)
-
-
 def check_watched(pattern: str, option: str = "--input") -> None:
     """Refuse a folder that does not exist, before a run that would watch it."""
     folder, _ = split_pattern(pattern, option)

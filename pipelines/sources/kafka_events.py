@@ -18,14 +18,14 @@ from privstream.mechanisms import checks
 from privstream.pipelines import kafka
 from privstream.pipelines.kafka import LAUNCH_SECONDS, parse_url, topic_at
 from privstream.pipelines.locations import SCHEME
-from privstream.pipelines.sources.event_files import Damage, places, quote
+from privstream.pipelines.sources.event_files import Damage, places
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
 from privstream.pipelines.sources.readers import read_by
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
-from privstream.transforms.reading.fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter, quote
 
 RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
 """Of one question, of one call, and the bytes after which a question ends."""

@@ -18,11 +18,10 @@ from privstream.pipelines.sources.event_files import (
     RawEvents,
     TextForm,
     UnfitError,
-    describe_row,
     opened_as,
     places,
 )
-from privstream.transforms.reading.fields import cut_by_text, unchecked_text
+from privstream.transforms.reading.columns import cut_by_text, describe_row, unchecked_text
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128
@@ -61,18 +60,13 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
         if group >= metadata.num_row_groups:
             raise InputFileError(f"{path} must not change while it is read: it had {group + 1} row groups or more")
         first = 1
-        for batch in _pieces(_batches(stream, metadata, group, fields)):
-            columns = {name: batch.column(name) for name in fields}
-            place = places(f"row group {group + 1}, row", range(first, first + batch.num_rows))
-            yield RawEvents(columns, place, describe_row(columns))
+        for batch in _batches(stream, metadata, group, fields):
+            whole = {name: unchecked_text(batch.column(name)) for name in fields}
+            for piece in cut_by_text(whole, batch.num_rows):  # dictionaries have room to be written out
+                columns = {name: column[piece] for name, column in whole.items()}
+                numbers = range(first + piece.start, first + piece.stop)
+                yield RawEvents(columns, places(f"row group {group + 1}, row", numbers), describe_row(columns))
             first += batch.num_rows
-
-
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches such that their dictionaries have room to be written out; text need not be valid."""
-    for batch in batches:
-        columns = [unchecked_text(column) for column in batch.columns]
-        yield from cut_by_text(pa.RecordBatch.from_arrays(columns, batch.schema.names), batch.schema.names)
 
 
 def _batches(

@@ -24,11 +24,11 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
-    column_of,
     open_file,
     places,
-    quote,
 )
+from privstream.transforms.reading.columns import column_of
+from privstream.transforms.reading.fields import quote
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 24

@@ -25,7 +25,6 @@ from privstream.pipelines.sources.found_files import (
     check_watched,
     format_of,
     list_folder,
-    marked,
 )
 from privstream.pipelines.sources.normalise import dead_letter, read_file
 from privstream.pipelines.sources.readers import read_by
@@ -205,7 +204,8 @@ class PollFolder(PolledSource):
         counter("files_changed").inc(polls.changed)
         files = []
         for seen in found:
-            arrived = marked(listing, seen.came) if self.by_marks else seen.came
+            marks = [mark.until for mark in listing if mark.came < seen.came]  # that nothing before is missing
+            arrived = max(marks, default=0) if self.by_marks else seen.came
             files.append((EventFile(seen.path, seen.size, self.format or ""), arrived))
         if reached is not None and self.by_marks:
             reached = polls.until

@@ -19,11 +19,10 @@ from privstream.pipelines.sources.event_files import (
     RawEvents,
     TextForm,
     UnfitError,
-    column_of,
-    describe_row,
     opened_as,
     places,
 )
+from privstream.transforms.reading.columns import column_of, describe_row
 
 ROWS = 1 << 14
 LOOKED_AT = 100

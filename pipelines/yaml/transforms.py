@@ -66,7 +66,7 @@ class OnRows(beam.PTransform[Any, Any]):
             if account.key is None and account.key_variable is None:
                 _LOGGER.warning("noise key: a new random one, for this run only; key makes runs repeatable")
             self.made = Private.of(monitor, noise_source(account.key, account.key_variable, label))
-        self.row_type = with_item_columns(self.made.row_type, self.made.fields.items)
+        self.row_type = with_item_columns(self.made.row_type, self.made.fields.form.item)
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:

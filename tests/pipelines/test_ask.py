@@ -16,7 +16,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.pipelines import ask, frames, read
+from privstream.pipelines import ask, read
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.pipelines.sources.frame_files import as_table, write_events
@@ -154,15 +154,6 @@ def test_what_is_no_frame_is_refused_without_a_value(frame: Any, message: str, k
     assert str(refused.value).startswith(message) and SECRET not in str(refused.value)
 
 
-@pytest.mark.slow
-def test_rows_in_another_order_are_other_data(key: Path) -> None:
-    table, given = searches(), FIELDS | RUN | {"key": key}
-    backwards = table.take(np.arange(table.num_rows)[::-1])
-    first, second, third = [ask("counts", frame, **given) for frame in (table, backwards, table)]
-    assert "a repetition" not in second.log and "a repetition" in third.log
-    assert second.parameters["run_id"] != first.parameters["run_id"] == third.parameters["run_id"]
-
-
 def test_much_that_is_left_out_is_a_warning_and_all_of_it_an_error(key: Path) -> None:
     late = searches().set_column(0, "at", pa.array(["2024-01-01T00:00Z"] * 10 + ["2025-01-01T00:00Z"] * 80))
     with pytest.warns(UserWarning, match="see the log of the result"):
@@ -225,10 +216,3 @@ def _promise(path: Path, **parameters: Any) -> None:
         "accuracy": made.accuracy.to_dict(),
     }
     Path(f"{path}.guarantee.json").write_text(json.dumps(content))
-
-
-def test_no_handler_of_logs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Beam's logs make of a process without one would write into a text that nobody reads."""
-    monkeypatch.setattr(logging.root, "handlers", [])
-    assert frames._asked(lambda folder: logging.warning("said") or {}) == {}
-    assert logging.root.handlers == []

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-from contextlib import contextmanager
 
 import fastavro
 import pyarrow as pa
@@ -38,19 +36,6 @@ def write_avro(path, events, **options):
 
 def many(count):
     return [{"user": f"u{number}", "item": "i", "time": number} for number in range(count)]
-
-
-@pytest.mark.parametrize("pattern", ["nothing.avro", "nothing-*.parquet", "no/folder/*.csv", ""])
-def test_no_match_is_an_error_at_launch(pattern, tmp_path):
-    with pytest.raises(InputFileError, match=r"--input must match at least one file: nothing matches"):
-        launch(str(tmp_path / pattern) if pattern else "")
-
-
-@pytest.mark.parametrize("name", ["events.txt", "events", "events.avro.gz", "events.parquet.bz2"])
-def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
-    (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .csv, .xlsx")):
-        launch(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +91,7 @@ def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
     outcome = read(tmp_path / "a.avro", time_unit="s")
     assert len(outcome.rows) == 2
     (letter,) = outcome.letters
-    assert letter.reason == "item must be valid UTF-8"
+    assert letter.reason == "item must be valid text in its encoding"
     assert letter.position == "record 2"
     assert json.loads(letter.record)["user"] == "u"
 
@@ -157,10 +142,10 @@ BAD_LINES = {
     '{"user":"u","item":"i","time":7258118400}': "time must be between 1970-01-01 and 2200-01-01",
     '{"user":"u","item":"i","time":"soon"}': "time must be a number or ISO 8601 text with dashes "
     "and colons, such as 2030-01-31T12:00:00Z",
-    '{"user":{"u":1},"item":"i","time":1}': "user must be text or an integer",
-    '{"user":"u","item":1.5,"time":1}': "item must be text or an integer",
-    '{"user":"u","item":["i"],"time":1}': "item must be text or an integer",
-    '{"user":"\\ud800","item":"i","time":1}': "user must be valid UTF-8",
+    '{"user":{"u":1},"item":"i","time":1}': "user must be text or an integer, got values of another kind",
+    '{"user":"u","item":1.5,"time":1}': "item must be text or an integer, got double",
+    '{"user":"u","item":["i"],"time":1}': "item must be text or an integer, got values of another kind",
+    '{"user":"\\ud800","item":"i","time":1}': "user must be valid text in its encoding",
 }
 
 
@@ -171,22 +156,10 @@ def test_a_bad_json_line_costs_only_itself(tmp_path, read):
     assert len(outcome.rows) == outcome.counters["events_read"] == len(bad)
     assert outcome.counters["events_malformed"] == len(bad)
     letters = {int(letter.position.removeprefix("line ")): letter for letter in outcome.letters}
-    rules = [*BAD_LINES.values(), "item must be at most 16384 bytes"]
+    rules = [*BAD_LINES.values(), "item must be at most 16,384 bytes of UTF-8"]
     assert [letters[3 * row + 3].reason for row in range(len(bad))] == rules
     assert all(letters[3 * row + 3].record.startswith(line[:1000]) for row, line in enumerate(bad))
     assert len(letters[3 * len(bad)].record) == (1 << 12) + 1
-
-
-def test_dead_letters_of_columns_name_row_and_values(tmp_path, read):
-    table = pa.table(
-        {"user": ["u", None], "item": ["i", "é"], "time": pa.array([1, 2], pa.timestamp("s")), "other": [1, 2]}
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    outcome = read(tmp_path / "a.parquet")
-    (letter,) = outcome.letters
-    assert letter.source == str(tmp_path / "a.parquet")
-    assert letter.position == "row group 1, row 2"
-    assert json.loads(letter.record) == {"user": None, "item": "é", "time": "1970-01-01 00:00:02.000"}
 
 
 NAMED_GOOD = json.dumps({"user": "u", "item": "a", "time": "2024-01-01"}) + "\n"
@@ -201,21 +174,6 @@ def folder(path):
 
 def device(path):
     path.symlink_to("/dev/zero")
-
-
-@contextmanager
-def nobody_special(folder):
-    """Be somebody who may not read everything; root may."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for each in (folder, *list(folder.parents)[:-2]):
-        each.chmod(each.stat().st_mode | 0o755)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def refused(path):
@@ -233,14 +191,6 @@ def test_what_is_no_file_is_named_and_not_waited_for(make, format, tmp_path):
     if make is folder:  # its files are read, of which there are none
         found = f"--input must have at least one file: there is none in the folder {tmp_path}/a.{format}"
     assert refused(tmp_path / f"a.{format}") == found
-
-
-def test_a_file_that_may_not_be_read_is_named(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(NAMED_GOOD)
-    path.chmod(0)
-    with nobody_special(tmp_path):
-        assert refused(path) == f"cannot read {path}: Permission denied"
 
 
 @pytest.mark.parametrize("name", [b"l\xff.jsonl", b"l\xff.csv", b"l\xff.parquet"])

@@ -3,11 +3,9 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.normalise import read_file
-from privstream.transforms.reading.fields import TEXT_PER_BATCH
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14
@@ -48,25 +46,9 @@ def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
     batches, letters, most = batches_of(tmp_path / "a.parquet")
     assert [row["item"] for batch in batches for row in batch.to_pylist()] == ["tea"] * 3
-    assert {letter.reason for letter in letters} == {f"item must be at most {LONGEST} bytes"}
+    assert {letter.reason for letter in letters} == {f"item must be at most {LONGEST:,} bytes of UTF-8"}
     assert [letter.position for letter in letters] == [f"row group 1, row {row}" for row in range(1, 2101)]
     assert most < 64 * MEBIBYTE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("values", [1, 50])
-def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path, monkeypatch):
-    monkeypatch.setattr(normalise, "LONGEST", MEBIBYTE)
-    write(
-        tmp_path / "a.parquet",
-        coded(["x" * (MEBIBYTE - 10) + str(n) for n in range(values)], [n % values for n in range(400)]),
-    )
-    batches, letters, most = batches_of(tmp_path / "a.parquet")
-    assert not letters
-    assert [batch.num_rows for batch in batches] == [16] * 25
-    assert [user for batch in batches for user in batch["user"].to_pylist()] == [f"u{row}" for row in range(400)]
-    assert sum(map(len, batches[0]["item"].to_pylist())) >= 16 * (MEBIBYTE - 10)
-    assert most < 400 * MEBIBYTE + 12 * TEXT_PER_BATCH  # all batches are kept here, and some are made twice
 
 
 @pytest.mark.slow

@@ -77,11 +77,6 @@ def test_items_that_are_not_utf_8_or_too_long_are_refused(items):
     assert normalise(["u"], ["é" * 8192], [1], time_unit="s")[0].num_rows == 1
 
 
-def test_a_row_is_refused_once_for_its_first_fault():
-    _, refusals = normalise([None], [None], [-1], time_unit="s")
-    assert [refusal.code for refusal in refusals] == ["user_missing"]
-
-
 @pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
 def test_timestamps_of_any_unit_and_zone_are_instants(unit, per_second, zone):
@@ -193,27 +188,6 @@ def normalise_numbers(values, **options):
     columns = {"user": ["u"] * len(values), "item": ["i"] * len(values), "time": [TIME] * len(values), "price": values}
     (batch,), refusals = normalised(columns, FieldMapping(value="price", time_zone="UTC", **options))
     return batch, refusals
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [5, 7],
-        [5.0, 7],
-        ["5", 7.0],
-        ["5.0", "7e0"],
-        pa.array([5, 7], pa.int16()),
-        pa.array(["5", "7"]),
-        pa.array([b"5", b"7.0"], pa.binary()),
-        pa.array(["5", "7"]).dictionary_encode(),
-    ],
-    ids=lambda values: str(values.type) if isinstance(values, pa.Array) else repr(values),
-)
-def test_numbers_in_any_usual_form(values):
-    batch, refusals = normalise_numbers(values, whole=True)
-    assert batch["value"].type == pa.float64()
-    assert batch["value"].to_pylist() == [5.0, 7.0]
-    assert refusals == []
 
 
 @pytest.mark.parametrize("make", [list, lambda values: pa.array([str(value or "").encode() for value in values])])

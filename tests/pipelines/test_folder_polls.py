@@ -9,7 +9,6 @@ from privstream.pipelines.sources.found_files import (
     FolderPolls,
     Seen,
     list_folder,
-    marked,
     split_pattern,
 )
 from privstream.transforms.timing.steps import MICROS
@@ -108,8 +107,6 @@ def test_a_mark_counts_once_what_came_before_it_has_been_taken():
     assert polls.until == 0  # a.csv came before the mark and has been seen only once
     polls.poll(listing, NOW + 3)
     assert restored(polls).until == 1893499200 * MICROS
-    assert marked(listing, NOW) == 0
-    assert marked(listing, NOW + 2) == 1893499200 * MICROS
 
 
 def test_a_file_comes_when_it_is_renamed_into_the_folder_whatever_its_own_time(tmp_path):

@@ -10,7 +10,6 @@ from confluent_kafka import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
-    KafkaError,
     KafkaException,
 )
 from privstream.pipelines.sources import kafka_events
@@ -81,13 +80,6 @@ def test_a_time_that_a_producer_sets_moves_nothing(kind, monkeypatch):
     answer = ask(monkeypatch, messages, end=10)
     assert arrivals(answer) == [NOW, NOW, NOW + 5, NOW + 5]
     assert answer.watermark == (NOW + 5) * MICROS
-
-
-def test_records_of_producers_alone_leave_time_where_it_is(monkeypatch):
-    messages = [Message(offset, kind=TIMESTAMP_CREATE_TIME, second=FUTURE) for offset in range(3)]
-    answer = ask(monkeypatch, messages, end=10)
-    assert (arrivals(answer), answer.watermark) == ([0, 0, 0], 0)
-    assert NOW * MICROS < ask(monkeypatch, messages).watermark < FUTURE * MICROS  # read to its end: the time of day
 
 
 def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
@@ -174,8 +166,3 @@ def test_a_topic_that_its_producers_stamp_is_refused_with_what_to_run(launch):
         "kafka-configs --bootstrap-server a:1,b:2 --alter --entity-type topics --entity-name clicks "
         "--add-config message.timestamp.type=LogAppendTime"
     ) in str(error.value)
-
-
-@pytest.mark.parametrize("value", ["LogAppendTime", KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))])
-def test_a_topic_that_its_broker_stamps_is_read_and_one_that_may_not_be_asked_about(launch, value):
-    assert launch(value).partitions == [0]

@@ -1,7 +1,6 @@
 """How rows are written for people: by the clocks, the delimiter and the decimal of the input, as workbooks, wide."""
 
 import csv
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from privstream.pipelines.sinks.row_files import read_row_file, with_item_column
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources import xlsx_events
-from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.event_files import Damage
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import files_with
 from privstream.pipelines.sources.normalise import unusable
@@ -154,14 +153,3 @@ def test_a_bad_row_of_a_workbook_hurts_itself_alone(tmp_path: Path) -> None:
     assert not unusable(files_with(mapping, path), mapping)
     with pytest.raises(ValueError, match="--time-zone must be given"):
         files_with(FieldMapping(), path)
-
-
-@pytest.mark.parametrize("rows", [None, [[None, "item"]], [["item", "item"]], [[]]], ids=str)
-def test_what_is_no_table_is_refused_before_a_run(rows: list[list[Any]] | None, tmp_path: Path) -> None:
-    path = tmp_path / "in.xlsx"
-    if rows is None:
-        path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 with a password")
-    else:
-        workbook(path, *rows)
-    with pytest.raises(InputFileError, match=re.escape(str(path))):
-        files_with(FieldMapping(time_zone="UTC"), str(path))

@@ -138,19 +138,3 @@ def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypat
     )
     assert "a repetition" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
     assert "a repetition" not in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
-
-
-@pytest.mark.slow
-def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("m.yaml").write_text(
-        "data: {input: shop.duckdb, query: SELECT * FROM visits ORDER BY ALL, user: who, item: page, time: seen}\n"
-        "windows: {window: 1d, start: 2024-01-01, end: 2024-01-03}\nprivacy: {epsilon: 2, delta: 1e-6}\n"
-        "questions:\n  pages: {question: counts, max_contributions: 4}\n"
-        "  money: {question: quantiles, value: amount, low: 0, high: 1000, max_contributions: 4}\n"
-        "output: {path: answers}\naccount: {ledger: none}\n"
-    )
-    asked = []
-    monkeypatch.setattr(pipeline, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
-    assert cli.main(["run", "m.yaml"]) == 0
-    assert len(asked) == 1 and Path("answers/money.csv").exists()

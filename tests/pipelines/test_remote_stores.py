@@ -128,12 +128,6 @@ def test_secrets_are_no_options(option, capsys):
     assert "must not be given, for others could read it: set AWS_SE" in told and "abc" not in told
 
 
-def test_a_client_that_is_not_installed_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(stores, "find_spec", lambda _: None)
-    assert cli.main([*RUN, "--input", "gs://events/in", "--output", "rows.csv"]) == 2
-    assert "--input of gs:// needs an extra: pip install 'privstream[gcs]'" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_run_from_store_to_store(store, tmp_path, capsys):
     (tmp_path / "key").write_text("0123456789abcdef" * 2)

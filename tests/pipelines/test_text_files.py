@@ -109,23 +109,6 @@ def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
         rules("rules", str(path))
 
 
-def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):
-    monkeypatch.setattr(csv_events, "HEADER_BYTES", 1000)
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1000)
-    headers = {
-        "user,item,time," + "x" * 2000: "be a CSV header",
-        'user,"item,time': "be a CSV header, with each quote closed",
-        "user,item,time\rv,i,2024-01-01": "end with a line feed: it has a carriage return",
-        "user,item,time\r\r": "end with a line feed: it has a carriage return",
-        "user,\xff": "be text in UTF-8",
-        "\n" * 1001 + "user,item,time": "be a CSV header",
-    }
-    for header, rule in headers.items():
-        (tmp_path / "a.csv").write_text(header + "\nu,i,2024-01-01\n", encoding="latin-1", newline="")
-        with pytest.raises(InputFileError, match=rf"a\.csv: the first line must {rule}"):
-            read_all(tmp_path / "a.csv")
-
-
 TIME = "2024-01-01T00:00:00Z"
 HEADER = "user,item,time\n"
 BLOCKS = [3, 16, 1 << 20]
@@ -197,11 +180,6 @@ def test_a_record_that_is_too_long_forges_no_other(start, field, tmp_path, block
         assert len(rows) + len(letters) == 41
 
 
-def test_a_record_that_begins_with_a_byte_order_mark_keeps_it(tmp_path, blocks, read_all):
-    write(tmp_path / "a.csv", f"\ufeffu,rain,{TIME}\n" * 9)
-    assert [row["user"] for row in read_all(tmp_path / "a.csv").rows] == ["\ufeffu"] * 9
-
-
 PARTS = st.sampled_from(["a", '"', ",", "\n", "\r\n", " ", "é", "\ufeff", "\x00", "1"])
 FIELDS = st.lists(PARTS, min_size=1, max_size=6).map("".join)
 
@@ -247,19 +225,3 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
         users = [row["user"] for row in rows if row["user"][:1] == "u"]
         assert users == [f"u{number}" for number in range(len(shapes))]
         assert len(rows) + len(letters) <= len(shapes) + 1
-
-
-@pytest.mark.parametrize("sign", [",", ":"])
-def test_a_quoted_name_may_have_line_breaks_wherever_it_stands(sign, tmp_path, read_all):
-    names, values = ['"the\nuser"', '"i\n""t"""', "time"], ["u", "i", TIME]
-    text = "\n \n" + sign.join(names) + "\n" + sign.join(f'"{value}"' for value in values) + "\n,\n"
-    (tmp_path / "a.csv").write_text(text)
-    rows, letters = read_all(tmp_path / "a.csv", user="the\nuser", item='"i\n""t"""', delimiter=sign)
-    assert [row["user"] for row in rows] == ["u"] and [letter.position for letter in letters] == ["line 7"]
-
-
-def test_a_quote_that_opens_no_field_of_the_header_takes_no_record(tmp_path, read_all):
-    text = 'user;item;time;b,"c\n' + f"u;i;{TIME};1\n" * 3 + f'u;i;{TIME};"2"\n'
-    (tmp_path / "a.csv").write_text(text)
-    for delimiter in (None, ";"):
-        assert len(read_all(tmp_path / "a.csv", delimiter=delimiter).rows) == 4

@@ -93,23 +93,6 @@ def test_a_filtered_run_is_a_run_on_a_filtered_file_and_records_do_not_meddle(re
     assert rows == (read_rows(passing)[0] if passing else [])
 
 
-@pytest.mark.parametrize("where", ["ref is not null", "not (ref is null)", 'ref is not null or item == "b"'])
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_a_field_that_is_only_asked_whether_it_is_there(where, ending, tmp_path, read_all):
-    rows = [{"user": user, "item": "a", "time": "2024-01-01", "ref": ref} for user, ref in (("u", "5"), ("v", None))]
-    path = tmp_path / f"a.{ending}"
-    if ending == "csv":
-        lines = [",".join(each or "" for each in row.values()) for row in rows]
-        path.write_text("\n".join(["user,item,time,ref", *lines]) + "\n")
-    elif ending == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        table = pa.Table.from_pylist(rows)
-        pq.write_table(table.set_column(3, "ref", table["ref"].cast(pa.int64())), path)
-    assert [row["user"] for row in read_all(path, where=where).rows] == ["u"]
-    assert [row["user"] for row in read_all(path, where=f"not ({where})").rows] == ["v"]
-
-
 def test_a_filter_reads_numbers_with_a_decimal_comma_where_no_value_is_read(tmp_path, capsys):
     lines = ["user;item;time;price", "u;i;2024-01-01;12,50", "v;i;2024-01-01;1.000,00", "w;i;2024-01-01;9"]
     (tmp_path / "a.csv").write_text("\n".join(lines))

@@ -23,7 +23,7 @@ from privstream.transforms.stages import PrivateTransform
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
-NO_TIME = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number"
+NO_TIME = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
 BUDGET: dict[str, Any] = {
@@ -128,7 +128,7 @@ def test_the_pipeline_of_the_documentation_runs(tmp_path, key_file, monkeypatch,
     main.run(["--yaml_pipeline_file=trending.yaml", "--runner=FnApiRunner", *where])
     assert "tea" in {row["item"] for row in read_json(tmp_path, "trending.jsonl")}
     [refused] = read_json(tmp_path, "refused.jsonl")
-    assert refused["reason"] == "user must not be empty"
+    assert refused["reason"] == "user must be present and not empty"
     assert "NA" in refused["record"]
 
 

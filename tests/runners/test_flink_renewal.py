@@ -99,7 +99,7 @@ def test_a_list_of_people_goes_through_the_savepoint(expected):
 
 def test_each_poisoned_event_is_set_aside_once_by_each_monitor(on_cluster):
     assert len(on_cluster.dead) == PERIODS * WINDOWS * PARTS * len(on_cluster.early)
-    assert {letter.reason for letter in on_cluster.dead} == {"user must not be null"}
+    assert {letter.reason for letter in on_cluster.dead} == {"user must be present and not empty"}
 
 
 def test_state_stops_growing(on_cluster):

@@ -12,7 +12,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.counters import summed
-from privstream.transforms.reading.frames import read_batch
+from privstream.transforms.reading.frames import raw_columns, read_rows
 
 SECOND = 1_000_000
 KINDS = {"user": pa.string(), "item": pa.string(), "time": pa.timestamp("us", "UTC")}
@@ -36,7 +36,8 @@ def as_arrow(events: Events, size: int = 80) -> list[pa.RecordBatch]:
 
 def checked(made: beam.PTransform, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return batches as a transform takes them in behind its boundary."""
-    return [read_batch(batch, made.event_fields)[0] for batch in batches]
+    fields = made.event_fields
+    return [read_rows(raw_columns(batch, fields), batch.num_rows, fields).clean for batch in batches]
 
 
 def stamped(event: tuple[str, str, int]) -> TimestampedValue:

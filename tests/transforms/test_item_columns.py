@@ -49,6 +49,6 @@ def test_rows_of_a_pipeline_have_items_of_several_fields():
         found = pipeline | beam.Create(rows) | made
         assert_that(found.rows | beam.Map(lambda row: (row.item, row.noisy)), equal_to([(items[0], 40), (items[1], 0)]))
         reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
-        assert_that(reasons, equal_to(["item must not be null"]), label="Letters")
+        assert_that(reasons, equal_to(["item `page` must be present and not empty"]), label="Letters")
     with pytest.raises(ValueError, match="item must be a field, or a list"):
         counts.with_fields(item=["a", "a"])

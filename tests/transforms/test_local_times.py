@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.reading.times import EPOCH, check_form, parse, parse_column, zone_clock
+from privstream.transforms.reading.columns import EPOCH
+from privstream.transforms.reading.times import check_form, parse, parse_column, zone_clock
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "Asia/Kathmandu",
          "Africa/Casablanca", "Pacific/Apia", "America/Sao_Paulo"]  # fmt: skip

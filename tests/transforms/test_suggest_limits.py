@@ -88,7 +88,7 @@ def test_rows_are_the_same_however_events_are_cut_ordered_and_shared_out():
     assert all(rows == first for rows in others)
 
 
-def test_what_cannot_be_used_is_set_aside_and_changes_nothing():
+def test_what_could_not_be_used_is_set_aside_and_changes_nothing():
     batch = batch_of(60)
     times = pa.array([0, 0, None], pa.timestamp("us", "UTC"))
     columns = {"user": ["u1", None, "u2"], "item": ["", "i", "i"], "time": times}

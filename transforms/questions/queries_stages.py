@@ -37,7 +37,8 @@ from privstream.transforms.reading.fields import (
     DeadLetter,
     broken_by,
 )
-from privstream.transforms.reading.times import micros_of
+from privstream.transforms.reading.frames import SECONDS_OR_TEXT
+from privstream.transforms.reading.times import read_micros
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
 from privstream.transforms.timing.clock import NO_TIME, ONE_KEY, on_clock
@@ -145,7 +146,7 @@ class KeyQueries(beam.DoFn):
         except Exception as error:
             rule = broken_by(error, "query")
             LOG.add(Counter([str(rule)]))
-            yield set_aside(rule, text_of(query), "query", counter="queries")
+            yield set_aside(rule, text_of(query), "query", counted_as="queries")
             return
         if MOMENTS.decision_time(read.step) <= timestamp < NO_TIME:
             self.late.inc()
@@ -160,7 +161,7 @@ class KeyQueries(beam.DoFn):
                 raise BrokenRuleError(name, MISSING, f"query must have a field {name}")
         if not _is_text(query.name):
             raise BrokenRuleError("name", TYPE, "name must be text, not empty")
-        micros = micros_of(query.time)
+        micros = read_micros("time", query.time, SECONDS_OR_TEXT)
         if isinstance(query.items, str | bytes) or not isinstance(query.items, Iterable):
             raise BrokenRuleError("items", TYPE, f"items must be a list, got {type(query.items).__name__}")
         items = list(query.items)

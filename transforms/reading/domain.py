@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.fields import is_text, unchecked_text, with_dictionary
+from privstream.transforms.reading.columns import is_text, unchecked_text, with_dictionary
 
 MOST_COLUMNS = 16
 """So many columns an item has at most."""
@@ -150,14 +150,6 @@ class Spelling:
             text = pc.replace_substring_regex(text, AROUND, "")
         nothing = pa.array(sorted(set(self.null)), pa.large_string())
         return pc.if_else(pc.is_in(text, nothing), pa.scalar(None, text.type), text) if self.null else text
-
-    def value(self, value: Any) -> Any:
-        """Return a single value: text for bytes, in which what is no UTF-8 can be told, and None for nothing."""
-        found = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-        if not isinstance(found, str):
-            return found
-        found = re.sub(AROUND, "", found) if self.trim else found
-        return None if not found or found in self.null else found
 
     def letters(self, name: str, text: str) -> str:
         """Return a text that says `name`, with its letters as they are read."""

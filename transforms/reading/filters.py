@@ -14,17 +14,16 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.reading.fields import (
-    MISSING,
-    TYPE,
-    BrokenRuleError,
-    Marks,
+from privstream.transforms.reading.columns import (
+    Marked,
     as_text,
+    is_number,
     is_text,
-    null_rows,
     text_column,
     value_column,
+    with_nulls,
 )
+from privstream.transforms.reading.fields import TYPE, BrokenRuleError
 from typing_extensions import override
 
 NUMBER, TEXT, TRUTH = "a number", "text", "true or false"
@@ -57,44 +56,38 @@ Columns = Mapping[str, pa.Array]
 Run = Callable[[Columns], Any]
 
 
-def column_of_kind(name: str, kind: str | None, column: pa.Array) -> tuple[pa.Array, Marks]:
+def column_of_kind(name: str, kind: str | None, column: pa.Array, decimal: str | None = None) -> Marked:
     """Return a column as the kind that a condition needs, null where it has no value, and which rows break a rule.
 
     Args:
         name: of the field.
-        kind: what it is read as; None if it is only asked whether it is there.
+        kind: what it is read as; None if it is only asked whether it is there, which is true then.
         column: its text need not be valid, but text that is bytes must be called text (`unchecked_text`).
+        decimal: see `value_column`.
     """
     column = as_text(column) if kind == TEXT else column
     text = is_text(column.type)
     if pa.types.is_dictionary(column.type) and not text:
         column = column.dictionary_decode()
-    whole, truth = pa.types.is_integer(column.type), pa.types.is_boolean(column.type)
-    number = whole or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+    plain = {NUMBER: is_number, TEXT: pa.types.is_integer, TRUTH: pa.types.is_boolean, None: lambda _: True}[kind]
     needed = {NUMBER: "a finite number", TEXT: "valid text that is not too long, or an integer"}.get(str(kind), kind)
     rule = BrokenRuleError("where", TYPE, f"field `{name}`, which where reads, must be {needed}")
-    if not text and not {NUMBER: number, TEXT: whole, TRUTH: truth, None: True}[kind]:
-        return pa.nulls(len(column), KINDS[str(kind)]), [(~null_rows(column), rule)]
+    if not (text or plain(column.type) or pa.types.is_null(column.type)):
+        raise rule
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), KINDS[kind or TRUTH]), []
     if not text and kind in (TRUTH, None):
-        return column, []
-    found, marks = with_nulls(*(value_column(column, whole=False) if kind == NUMBER else text_column("where", column)))
+        return column if kind else pc.if_else(column.is_valid(), True, pa.scalar(None, pa.bool_())), []
+    read = value_column(column, decimal=decimal) if kind == NUMBER else text_column("where", column)
+    found, marks = with_nulls(*read)
     if kind is None:
-        return found, []
+        return pc.if_else(found.is_valid(), True, pa.scalar(None, pa.bool_())), []
     wrong = [mask for mask, _ in marks]
     if kind == TRUTH:
         lower = pc.utf8_lower(found)
         known = pc.is_in(lower, pa.array(["true", "false", None])).to_numpy(zero_copy_only=False)
         found, wrong = pc.equal(lower, "true"), [*wrong, ~known]
     return found, [(mask, rule) for mask in wrong]
-
-
-def with_nulls(column: pa.Array, marks: Marks) -> tuple[pa.Array, Marks]:
-    """Return a column with null where a value is missing, which then breaks no rule."""
-    missing = np.zeros(len(column), np.bool_)
-    for mask, rule in marks:
-        missing |= mask & rule.code.endswith(f"_{MISSING}")
-    others = [(mask & ~missing, rule) for mask, rule in marks if not rule.code.endswith(f"_{MISSING}")]
-    return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
 
 
 class _Words(ast.NodeTransformer):

@@ -1,53 +1,45 @@
-"""From Arrow batches and frames with fields of any name to checked batches, and what cannot be used of them."""
+"""The one reading of events: named columns, whatever they come from, become checked ones, and what cannot be used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sized
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.domain import join_columns
-from privstream.transforms.reading.fields import (
-    LONGEST_RECORD,
-    MISSING,
-    NUMBER,
-    TYPE,
-    WHOLE,
-    BrokenRuleError,
-    EventFields,
+from privstream.transforms.reading.columns import (
+    Marked,
     Marks,
-    broken,
+    as_text,
     checked,
     cut_by_text,
+    describe_row,
+    is_known_as_text,
     is_text,
+    null_rows,
     number_column,
     text_column,
-    unchecked_text,
     value_column,
+    without_views,
 )
+from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
+from privstream.transforms.reading.fields import MISSING, NUMBER, TYPE, BrokenRuleError, EventFields, broken
+from privstream.transforms.reading.filters import NUMBER as NUMBER_KIND
+from privstream.transforms.reading.filters import TEXT as TEXT_KIND
 from privstream.transforms.reading.filters import Filter, column_of_kind
 from privstream.transforms.reading.times import TimeForm, read_times
 
-BYTES_SHOWN = 4 * LONGEST_RECORD
-ROWS_SHOWN = 3
-"""Rows that the dead letter of a whole batch shows."""
-
 NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
-VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""Types of Arrow that have few functions, and what says the same."""
-
 SECONDS_OR_TEXT = TimeForm(unit="s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldNames:
-    """Where events have what is read of them, as `with_fields` says it.
+    """Where events have what is read of them, and how it is written.
 
     Attributes:
         user, value: the names of fields.
@@ -55,6 +47,8 @@ class FieldNames:
         time: of the time; None if it is the timestamp of each element.
         stamped: whether a single event without the field `time` has the timestamp of its element as its time.
         times: how text and numbers are times.
+        spelling: how texts are read.
+        decimal: see `value_column`.
         where: the condition that events must meet.
         checked: whether nothing else is needed: see `PrivateTransform.of_checked`.
     """
@@ -65,11 +59,150 @@ class FieldNames:
     value: str = "value"
     stamped: bool = True
     times: TimeForm = SECONDS_OR_TEXT
+    spelling: Spelling = AS_WRITTEN
+    decimal: str | None = None
     where: Filter | None = None
     checked: bool = False
 
+    def read(self, fields: EventFields) -> dict[str, tuple[str, ...]]:
+        """Return the names of the fields to be read, by what they contain."""
+        names = {"user": (self.user,), "item": self.item, "time": (self.time or "",), "value": (self.value,)}
+        return {content: names[content] for content in fields.schema().names}
+
 
 AS_NAMED = FieldNames()
+
+
+class Read(NamedTuple):
+    """What has been read of some rows.
+
+    Attributes:
+        clean: the rows that can be used, in the columns of `EventFields.schema`.
+        refused: the first rule that each other row breaks; rows that do not pass the filter are in neither.
+        rows: int64, where the rows of `clean` were.
+        filtered: how many rows do not pass.
+    """
+
+    clean: pa.RecordBatch
+    refused: dict[int, BrokenRuleError]
+    rows: np.ndarray
+    filtered: int
+
+
+Parsed = MutableMapping[tuple[str, ...], Marked]
+"""Columns that have been read, so that several questions about the same records read each once."""
+
+
+def read_rows(
+    columns: Mapping[str, pa.Array],
+    rows: int,
+    fields: EventFields,
+    names: FieldNames = AS_NAMED,
+    parsed: Parsed | None = None,
+) -> Read:
+    """Read rows: what can be used of them, and which rules the others break.
+
+    Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
+    UTC. A column of a type that cannot be what it is to be breaks a rule in each row that has a value.
+
+    Args:
+        columns: raw ones, by the names of fields; text that is bytes need not be valid.
+        rows: their length.
+        fields: what is read.
+        names: where that is.
+        parsed: what others have read of the same rows.
+    """
+    passing, refused, parsed = np.ones(rows, np.bool_), dict[int, BrokenRuleError](), {} if parsed is None else parsed
+    if names.where is not None:
+        passing, marks = _passing(columns, rows, names.where, names)
+        _refuse(refused, marks, np.ones_like(passing))
+    filtered, made = rows - int(np.count_nonzero(passing)) - len(refused), []
+    for content, those in names.read(fields).items():
+        parts = []
+        for field in those:
+            what, column = f"{content} `{field}`" if len(those) > 1 else content, columns.get(field)
+            key = what, field, fields.user, fields.value
+            if column is None:  # a time that is not needed
+                column = pa.nulls(rows)
+            if key not in parsed:
+                parsed[key] = _of_each_kind(column, partial(read_column, what, fields, names))
+            found, marks = parsed[key]
+            _refuse(refused, marks, passing)
+            parts.append(found)
+        made.append(join_columns([pc.fill_null(part, "") for part in parts]) if len(parts) > 1 else parts[0])
+    passing[list(refused)] = False
+    clean = pa.RecordBatch.from_arrays(made, schema=fields.schema())
+    clean = clean if passing.all() else clean.filter(pa.array(passing))
+    return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing), filtered)
+
+
+def _refuse(refused: dict[int, BrokenRuleError], marks: Marks, among: np.ndarray) -> None:
+    """Note the first rule that rows break, among some."""
+    for mask, rule in marks:
+        for row in np.flatnonzero(mask & among).tolist():
+            refused.setdefault(row, rule)
+
+
+def _passing(columns: Mapping[str, pa.Array], rows: int, where: Filter, names: FieldNames) -> tuple[np.ndarray, Marks]:
+    """Tell which rows pass a filter, and which break a rule of it; a field that is missing has no value."""
+    read, found = {}, Marks()
+    for field, kind in where.kinds.items():
+        column = pa.nulls(rows) if field not in columns else columns[field]
+        read[field], marks = _of_each_kind(column, partial(of_kind, field, kind, names))
+        found += marks
+    passing = where.passes(read, rows)
+    for mask, _ in found:
+        passing &= ~mask
+    return passing, found
+
+
+def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -> Marked:
+    """Read a column that a condition needs: see `column_of_kind`."""
+    column = checked("where", without_views("where", column))
+    spelled = kind in (NUMBER_KIND, TEXT_KIND) or is_text(column.type)
+    return column_of_kind(field, kind, names.spelling.column(column) if spelled else column, names.decimal)
+
+
+def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Array) -> Marked:
+    """Read a column that says `what`, such as `item`, and whose type must do.
+
+    Raises:
+        BrokenRuleError: it does not, or the column is damaged.
+    """
+    content = what.partition(" ")[0]
+    column = without_views(what, column)
+    if content == "time":
+        times, marks = read_times(names.spelling.column(checked(what, column)), names.times)
+        return pa.array(times), [mark for mark in marks if fields.timed or mark[1].code != f"time_{MISSING}"]
+    if content == "value":
+        return value_column(names.spelling.column(column), fields.value, names.decimal)
+    column = names.spelling.column(as_text(column))
+    if not is_known_as_text(column.type):
+        raise broken(what, "text", column.type)
+    if content == "user" and fields.user == NUMBER:
+        return number_column(what, column)
+    texts, marks = text_column(what, column)
+    return names.spelling.texts(content, texts), marks
+
+
+def _of_each_kind(column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marked:
+    """Read a column: of several kinds each by itself; values of a kind that does not do break the rule."""
+    if pa.types.is_union(column.type):
+        codes = column.type_codes.to_numpy()
+        rows = [np.flatnonzero(codes == code) for code in range(column.type.num_fields)]
+        parts = [_of_each_kind(column.field(code), read) for code in range(len(rows))]
+        marks = []
+        for some, (_, found) in zip(rows, parts, strict=True):
+            for mask, rule in found:
+                marks.append((np.isin(np.arange(len(column)), some[mask]), rule))
+        together = pa.concat_arrays([part for part, _ in parts])
+        return together.take(pa.array(np.argsort(np.concatenate(rows)))), marks
+    try:
+        return read(column)
+    except BrokenRuleError as rule:
+        nulls = null_rows(column)
+        found, marks = read(pa.nulls(len(column)))
+        return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
 
 
 def checked_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -86,25 +219,10 @@ def checked_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Unusable(NamedTuple):
-    """Records that break a rule, as text, and how many they are."""
+    """A record that breaks a rule, as text."""
 
     rule: BrokenRuleError
     record: str
-    number: int = 1
-
-
-class Read(NamedTuple):
-    """What has been read of a batch.
-
-    Attributes:
-        clean: the rows that can be used, in the columns of `EventFields.schema`.
-        refused: the first rule that each other row breaks; rows that do not pass the filter are in neither.
-        rows: int64, where the rows of `clean` were.
-    """
-
-    clean: pa.RecordBatch
-    refused: dict[int, BrokenRuleError]
-    rows: np.ndarray
 
 
 def usable_batches(
@@ -115,133 +233,41 @@ def usable_batches(
         batches = [frame] if isinstance(frame, pa.RecordBatch) else pa.table(frame).to_batches()
     except Exception:  # each library has its own errors, and they quote values
         rows = len(frame) if isinstance(frame, Sized) else 1
-        rule = BrokenRuleError("event", TYPE, "frame must have columns of one type each")
-        yield Unusable(rule, f"{rows:,} rows", rows)
+        yield Unusable(BrokenRuleError("event", TYPE, "frame must have columns of one type each"), f"{rows:,} rows")
         return
-    texts = [names.user, *names.item, *([names.value] if "value" in fields.required else [])]
+    texts = [name for content, those in names.read(fields).items() if content != "time" for name in those]
     for batch in batches:
-        pieces = list[pa.RecordBatch]()
+        record = describe_row(dict(zip(batch.schema.names, batch.columns, strict=True)))
         try:
-            if batch.num_rows:
-                read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
-                pieces = list(cut_by_text(batch, texts))
+            columns = raw_columns(batch, fields, names)
+            pieces = list(cut_by_text({name: columns[name] for name in texts}, batch.num_rows))
         except BrokenRuleError as error:
-            yield Unusable(error, _first_rows(batch), batch.num_rows)
+            yield from (Unusable(error, record(row)) for row in range(batch.num_rows))
+            continue
         for piece in pieces:
-            try:
-                clean, refused, _ = read_batch(piece, fields, names)
-            except BrokenRuleError as error:
-                yield Unusable(error, _first_rows(piece), piece.num_rows)
-                continue
+            part = {name: column[piece] for name, column in columns.items()}
+            read = read_rows(part, piece.stop - piece.start, fields, names)
             if names.where is not None:
-                counter("events_filtered").inc(piece.num_rows - clean.num_rows - len(refused))
-            if refused:
-                yield from map(Unusable, refused.values(), row_records(piece, list(refused)))
-            if clean.num_rows:
-                yield clean
+                counter("events_filtered").inc(read.filtered)
+            yield from (Unusable(rule, record(piece.start + row)) for row, rule in read.refused.items())
+            if read.clean.num_rows:
+                yield read.clean
 
 
-def read_batch(
-    batch: pa.RecordBatch,
-    fields: EventFields,
-    names: FieldNames = AS_NAMED,
-    broken: Mapping[int, BrokenRuleError] = MappingProxyType({}),
-) -> Read:
-    """Read a batch: what can be used of it, and which rules the other rows break; `broken` ones are known already.
-
-    Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
-    UTC.
+def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED) -> dict[str, pa.Array]:
+    """Return the columns of a batch that are read, each of which must stand there once; some may be missing.
 
     Raises:
-        BrokenRuleError: a column is missing, stands twice, is damaged, or of a type that cannot be what it is to be.
+        BrokenRuleError: a column that is needed is not there, or any stands there twice.
     """
-    passing, columns, found = np.ones(batch.num_rows, np.bool_), [], Marks()
-    if names.where is not None:
-        passing, found = _passing(batch, names.where)
-    refused = {row: rule for row, rule in broken.items() if passing[row]}
-    for field in fields.schema():
-        column, marks = _column(field.name, batch, fields, names)
-        columns.append(column)
-        found += [(mask & passing, rule) for mask, rule in marks]
-    for mask, rule in found:
-        for row in np.flatnonzero(mask).tolist():
-            refused.setdefault(row, rule)
-    passing[list(refused)] = False
-    clean = pa.RecordBatch.from_arrays(columns, schema=fields.schema())
-    clean = clean if passing.all() else clean.filter(pa.array(passing))
-    return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing))
-
-
-def _passing(batch: pa.RecordBatch, where: Filter) -> tuple[np.ndarray, Marks]:
-    """Tell which rows pass a filter, and which break a rule of it; a field that is missing has no value."""
-    columns, found = {}, Marks()
-    for name, kind in where.kinds.items():
-        given = _only(batch, "where", name) if name in batch.schema.names else pa.nulls(batch.num_rows)
-        columns[name], marks = column_of_kind(name, kind, unchecked_text(checked("where", given)))
-        found += marks
-    passing = where.passes(columns, batch.num_rows)
-    for mask, _ in found:
-        passing &= ~mask
-    return passing, found
-
-
-def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: FieldNames) -> tuple[pa.Array, Marks]:
-    if content == "time":
-        if not fields.timed and (names.time is None or names.time not in batch.schema.names):
-            return pa.array(np.zeros(batch.num_rows, np.int64)), []
-        if names.time is None:
-            raise BrokenRuleError("time", MISSING, NO_STAMPS)
-        column = unchecked_text(checked(content, _only(batch, content, names.time)))
-        micros, marks = read_times(column, names.times)
-        return pa.array(micros), marks if fields.timed else [each for each in marks if each[1].code != "time_missing"]
-    if content == "value":
-        return value_column(_only(batch, content, names.value), whole=fields.value == WHOLE)
-    read = number_column if content == "user" and fields.user == NUMBER else text_column
-    texts, found = [], Marks()
-    for name in names.item if content == "item" else (names.user,):
-        column = _only(batch, content, name)
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if not (is_text(kind, bytes_too=False) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-            raise broken(content, "text", column.type)
-        text, marks = read(content, column)
-        texts.append(text)
-        found += marks
-    return texts[0] if len(texts) == 1 else join_columns([pc.fill_null(text, "") for text in texts]), found
-
-
-def _only(batch: pa.RecordBatch, content: str, name: str) -> pa.Array:
-    count = batch.schema.names.count(name)
-    if count != 1:
-        rule = "a column" if not count else "one column"
-        raise BrokenRuleError(content, MISSING if not count else TYPE, f"events must have {rule} {name}")
-    column = batch.column(batch.schema.get_field_index(name))
-    return column.cast(VIEWS[column.type]) if column.type in VIEWS else column
-
-
-def _first_rows(batch: pa.RecordBatch) -> str:
-    rows = row_records(batch, list(range(min(ROWS_SHOWN, batch.num_rows))))
-    return f"{batch.num_rows} rows: {', '.join(rows)}"
-
-
-def row_records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[str]:
-    """Return rows as text, whatever they contain."""
-    columns: dict[str, pa.Array | None] = {}
-    for place, name in enumerate(batch.schema.names):
-        columns[name] = None  # reading what is damaged might end the process
-        with suppress(BrokenRuleError):
-            columns[name] = checked("", batch.column(place))
-    for row in rows:
-        yield repr({name: "damaged" if column is None else _value(column[row]) for name, column in columns.items()})
-
-
-def _value(scalar: pa.Scalar) -> object:
-    """Return a value for Python: of long text the beginning; times that Python cannot represent as numbers."""
-    if isinstance(scalar, pa.DictionaryScalar) and scalar.is_valid:
-        return _value(scalar.dictionary[scalar.index.as_py()])
-    if isinstance(scalar, pa.BinaryScalar) and scalar.is_valid and len(data := scalar.as_buffer()) > BYTES_SHOWN:
-        start = data[:BYTES_SHOWN].to_pybytes()
-        return start.decode(errors="ignore") if isinstance(scalar, pa.StringScalar) else start
-    for shown in (scalar.as_py, lambda: scalar.cast(pa.int64()).as_py()):
-        with suppress(ValueError, OverflowError, pa.ArrowException):
-            return shown()
-    return f"{scalar.type} that cannot be shown"
+    contents = {field: content for content, those in names.read(fields).items() for field in those}
+    if names.time is None and fields.timed:
+        raise BrokenRuleError("time", MISSING, NO_STAMPS)
+    wanted = dict.fromkeys(names.where.kinds if names.where else (), "where") | contents
+    counts = {name: batch.schema.names.count(name) for name in wanted}
+    for name, content in wanted.items():
+        if counts[name] > 1 or (not counts[name] and content in fields.required):
+            rule = "one column" if counts[name] else "a column"
+            raise BrokenRuleError(content, TYPE if counts[name] else MISSING, f"events must have {rule} {name}")
+    found = {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}
+    return {name: without_views(wanted[name], column) for name, column in found.items()}

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import numbers
 import re
-import sys
 from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_DOWN, Context, Decimal
+from decimal import ROUND_DOWN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, permutations
@@ -25,19 +23,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.privacy.units import SECOND as MICROS
-from privstream.transforms.reading.fields import (
-    BrokenRuleError,
+from privstream.transforms.reading.columns import (
+    EPOCH,
     Marks,
-    broken,
+    column_of,
+    is_number,
     is_text,
     marked,
     null_rows,
     spread,
     unchecked_text,
 )
+from privstream.transforms.reading.fields import BrokenRuleError, broken
 from privstream.transforms.timing.calendar import LAST_YEAR, read_zone
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS = int((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
 SCAN = 12 * 3600
 """No zone has changed its clocks twice within so many seconds since 1970."""
@@ -106,17 +105,12 @@ def zone_clock(name: str) -> ZoneClock:
     return ZoneClock(np.array(changes, np.int64) * MICROS, np.array(offsets, np.int64) * MICROS)
 
 
-def forms_of(form: str) -> list[str]:
-    """Return the forms that times may have, which `|` separates."""
-    return form.split("|")
-
-
 @lru_cache(maxsize=16)
 def check_form(form: str) -> None:
     """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree."""
-    for each in forms_of(form):
+    for each in form.split("|"):
         _check_one(each)
-    for one, other in permutations(forms_of(form), 2):
+    for one, other in permutations(form.split("|"), 2):
         text = PROBE.strftime(one)
         if parse(text, f"{one}|{other}") is None:
             raise ValueError(
@@ -153,7 +147,7 @@ def parse(text: str, form: str) -> datetime | None:
     if len(text) > LONGEST:
         return None
     found = set()
-    for each in forms_of(form):
+    for each in form.split("|"):
         with suppress(ValueError, OverflowError):
             if not _fits(each).fullmatch(text):
                 raise ValueError(each)
@@ -185,7 +179,7 @@ def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 
     They are microseconds since 1970 on the clock, int64. Text need not be valid UTF-8; nulls are no times.
     """
-    (times, read), *others = (_parse_one(unchecked_text(column), each) for each in forms_of(form))
+    (times, read), *others = (_parse_one(unchecked_text(column), each) for each in form.split("|"))
     differ = np.zeros(len(column), np.bool_)
     for other, fits in others:
         differ |= read & fits & (times != other)
@@ -214,9 +208,7 @@ def _parse_one(texts: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
-NAME = "time"
 NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")  # tries each digit once, however many
-NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 ISO_8601 = re.compile(
     r"\d{4}-\d\d-\d\d"
     r"([Tt ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d++)?)?)?(?P<zone>[Zz]|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?)?",
@@ -227,7 +219,6 @@ ISO_8601 = re.compile(
 DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 CUT = Context(prec=60, rounding=ROUND_DOWN)
 DIGITS_ALONE = r"^[0-9]{1,20}(\.[0-9]{1,9})?$"
-LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,102 +237,45 @@ class TimeForm:
     zone: str | None = "UTC"
 
 
-def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
-    """Return a Timestamp of Beam, a datetime (UTC if it names no zone) or a number in microseconds since 1970 UTC."""
-    if isinstance(value, np.floating):  # numbers of numpy cannot be compared with large ones
-        value = float(value)
-    elif isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
-        value = int(value)
-    beam = sys.modules.get("apache_beam.utils.timestamp")  # nobody has a Timestamp without it
-    if beam is not None and isinstance(value, beam.Timestamp):
-        micros = int(value.micros)
-    elif isinstance(value, datetime):
-        micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise broken(name, "null") if value is None else broken(name, "moment", type(value).__name__)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise broken(name, "finite")
-    elif not 0 <= value < SECONDS * PER_SECOND[unit]:
-        raise broken(name, "range")
-    elif isinstance(value, int):
-        micros = value * MICROS // PER_SECOND[unit]
-    elif isinstance(value, Decimal):
-        micros = int(value.scaleb(DIGITS[unit], CUT))
-    else:
-        micros = _floor_of(value, PER_SECOND[unit])
-    if not 0 <= micros < SECONDS * MICROS:
-        raise broken(name, "range")
-    return micros
-
-
-def _floor_of(value: float, per_second: int) -> int:
-    """Return a number in microseconds, cut down; 0.1 is a tenth."""
-    return math.floor(Fraction(repr(value)) * Fraction(MICROS, per_second))
-
-
 def read_micros(name: str, value: Any, written: TimeForm) -> int:
     """Return a text, a timestamp or a number in microseconds since 1970 UTC, or raise with the rule that it breaks."""
-    found = _of_text(name, value, written) if isinstance(value, str) else value
-    if written.unit is None and isinstance(found, numbers.Real | Decimal) and not isinstance(found, bool):
-        raise broken(name, "unit")
-    if isinstance(found, datetime) and found.tzinfo is None:
-        times, marks = _column_at_zone((np.array([micros_of(found, name=name)]), []), written.zone, name)
-        for _, rule in marks:
-            raise rule
-        return int(times[0])
-    return micros_of(found, written.unit or "s", name)
+    times, marks = read_times(column_of([value]), written, name)
+    for _, rule in marks:
+        raise rule
+    return int(times[0])
 
 
-def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float | Decimal:
-    if written.form is not None:
-        if (found := parse(text, written.form)) is not None:
-            return found
-    elif ISO_8601.fullmatch(text):
-        with suppress(ValueError):  # there is no such day
-            return datetime.fromisoformat(text.upper())
-    elif written.unit is not None and NOT_FINITE.fullmatch(text):
-        return float(text)
-    elif NUMBER.fullmatch(text):
-        with suppress(ArithmeticError):  # there is no such exponent
-            return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else Decimal(text)
-    raise broken(name, "syntax")
-
-
-def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
+def read_times(column: pa.Array, written: TimeForm, name: str = "time") -> tuple[np.ndarray, Marks]:
     """Return timestamps, numbers or text in microseconds, int64, and which rows break a rule.
 
     Text need not be valid UTF-8, and is no time then. What a row that breaks a rule is, is not defined.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        times, marks = read_times(column.dictionary, written)
-        rows, marks = spread(NAME, column, marks)
+        times, marks = read_times(column.dictionary, written, name)
+        rows, marks = spread(name, column, marks)
         return np.append(times, 0)[rows], marks
-    if not is_text(kind):
-        moments = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-        if written.unit is None and not (moments or pa.types.is_null(kind)):
-            raise broken(NAME, "unit")
-        found = _of_numbers(column, written.unit or "s")
-        return _column_at_zone(found, written.zone) if moments and getattr(kind, "tz", None) is None else found
-    if written.form is not None and not has_zone(written.form):
-        nulls = null_rows(column) | (pc.fill_null(pc.binary_length(column.cast(pa.binary())), 0).to_numpy() == 0)
-        micros, read = parse_column(column, written.form)
-        outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
-        marks = marked(NAME, written.form, null=nulls, form=~read & ~nulls, range=outside)
-        return _column_at_zone((np.where(outside, 0, micros), marks), written.zone)
-    return (None if written.form is not None else _at_once(column, written)) or _one_by_one(column, written)
+    if is_text(kind):
+        return _of_texts(column, written, name)
+    moments = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    if written.unit is None and not (moments or pa.types.is_null(kind)):
+        raise broken(name, "unit" if is_number(kind) else "moment", kind)
+    times, marks = _of_numbers(column, written.unit or "s", name)
+    return (
+        _at_zone(times, marks, written.zone, name) if moments and getattr(kind, "tz", None) is None else (times, marks)
+    )
 
 
-def _of_numbers(column: pa.Array, unit: str) -> tuple[np.ndarray, Marks]:
+def _of_numbers(column: pa.Array, unit: str, name: str) -> tuple[np.ndarray, Marks]:
     """Return timestamps or numbers in microseconds, and which rows break a rule; another type raises the rule."""
     nulls, per_second = null_rows(column), PER_SECOND[unit]
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     kind = column.type
     if pa.types.is_null(kind):
-        return np.zeros(len(column), np.int64), marked(NAME, null=nulls)
+        return np.zeros(len(column), np.int64), marked(name, missing=nulls)
     if pa.types.is_floating(kind):
-        return _of_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, per_second)
+        return _of_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, per_second, name)
     if pa.types.is_decimal(kind):
         rough = column.cast(pa.float64()).fill_null(0.0).to_numpy()
         outside = (rough < 0) | (rough >= SECONDS * per_second)
@@ -349,64 +283,101 @@ def _of_numbers(column: pa.Array, unit: str) -> tuple[np.ndarray, Marks]:
         digits = len(str(max(1, MICROS // per_second))) - 1
         whole = fitting.cast(pa.decimal128(38, digits), safe=False)  # which cuts further digits off
         values = np.frombuffer(whole.buffers()[1], np.int64)[::2][whole.offset : whole.offset + len(whole)]
-        return values // max(1, per_second // MICROS), marked(NAME, null=nulls, range=outside)
+        return values // max(1, per_second // MICROS), marked(name, missing=nulls, range=outside)
     if pa.types.is_timestamp(kind):
         column, per_second = column.cast(pa.int64()), PER_SECOND[kind.unit]
     elif not pa.types.is_integer(kind):
-        raise broken(NAME, "moment", kind)
+        raise broken(name, "moment", kind)
     values = column.fill_null(0).to_numpy() if nulls.any() else column.to_numpy()
     outside = (values < 0) | (values >= SECONDS * per_second) if values.dtype.itemsize > 4 else values < 0
     fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
     micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
-    return micros, marked(NAME, null=nulls, range=outside)
+    return micros, marked(name, missing=nulls, range=outside)
 
 
-def _of_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
+def _of_floats(values: np.ndarray, nulls: np.ndarray, per_second: int, name: str) -> tuple[np.ndarray, Marks]:
     """Return numbers in microseconds, cut down; those that are near a whole one are decided by their decimals."""
     finite = np.isfinite(values)
     given = np.clip(np.where(finite, values, 0.0), -1.0, float(SECONDS * per_second))
     micros, whole = given * (MICROS / per_second), given == np.floor(given)
     found = np.floor(micros).astype(np.int64)
     near = np.abs(micros - np.rint(micros)) <= np.spacing(np.abs(micros)) * 2
-    for row in np.flatnonzero(near & ~whole).tolist():
-        found[row] = _floor_of(float(given[row]), per_second)
+    for row in np.flatnonzero(near & ~whole).tolist():  # 0.1 is a tenth
+        found[row] = math.floor(Fraction(repr(float(given[row]))) * Fraction(MICROS, per_second))
     if per_second <= MICROS:
         found[whole] = given[whole].astype(np.int64) * (MICROS // per_second)
-    return found, marked(NAME, null=nulls, finite=~finite, range=(given < 0) | (found >= SECONDS * MICROS))
+    return found, marked(name, missing=nulls, finite=~finite, range=(given < 0) | (found >= SECONDS * MICROS))
 
 
-def _column_at_zone(found: tuple[np.ndarray, Marks], zone: str | None, name: str = NAME) -> tuple[np.ndarray, Marks]:
+def _at_zone(local: np.ndarray, marks: Marks, zone: str | None, name: str) -> tuple[np.ndarray, Marks]:
     """Return when the clocks of a zone showed a column of times."""
-    local, marks = found
     if zone is None:
         return local, marks + marked(name, zone=np.ones(len(local), np.bool_))
     if zone == "UTC":
-        return found
+        return local, marks
     times, skipped = zone_clock(zone).to_utc(local)
-    return times, marks + marked(name, skipped=skipped, range=(times < 0) | (times >= SECONDS * MICROS))
+    outside = (times < 0) | (times >= SECONDS * MICROS)
+    return times, marks + marked(name, zone, skipped=skipped, range=outside)
 
 
-def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | None:
-    """Parse ISO 8601 or numbers at once, if all of the column is of one form; None if it is not.
+def _of_texts(column: pa.Array, written: TimeForm, name: str) -> tuple[np.ndarray, Marks]:
+    """Return texts in microseconds, all at once if all are alike, and which rows break a rule.
 
     A number in another form than digits might be something else to Arrow: hexadecimal, or an exponent that takes its
     process down (pyarrow 25.0). Floats would round over a window's end.
     """
-    if pa.types.is_string_view(column.type):
-        return None
-    numbers = written.unit is not None and pc.all(pc.match_substring_regex(column, DIGITS_ALONE)).as_py()
-    for form in (pa.decimal128(38, 9),) if numbers else (pa.timestamp("ns", "UTC"), pa.timestamp("ns")):
-        with suppress(pa.ArrowInvalid):
-            return read_times(column.cast(form), written)
-    return None
-
-
-def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
-    times = np.zeros(len(column), np.int64)
-    rules: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
+    if written.form is not None and not has_zone(written.form):
+        empty = pc.equal(pc.binary_length(column), 0).fill_null(True).to_numpy(zero_copy_only=False)
+        micros, read = parse_column(column, written.form)
+        outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
+        forms = written.form.replace("|", " or ")
+        marks = marked(name, forms, missing=empty, form=~read & ~empty, range=outside)
+        return _at_zone(np.where(outside, 0, micros), marks, written.zone, name)
+    if written.form is None:
+        numbers = written.unit is not None and pc.all(pc.match_substring_regex(column, DIGITS_ALONE)).as_py()
+        for kind in (pa.decimal128(38, 9),) if numbers else (pa.timestamp("ns", "UTC"), pa.timestamp("ns")):
+            with suppress(pa.ArrowInvalid):
+                return read_times(column.cast(kind), written, name)
+    times, local = np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_)
+    wrong: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
     for row, data in enumerate(column.cast(pa.binary()).to_pylist()):
         try:
-            times[row] = read_micros(NAME, data.decode("utf-8", "replace") if data else None, written)
+            times[row], local[row] = _of_text(name, data.decode("utf-8", "replace") if data else "", written)
         except BrokenRuleError as rule:
-            rules.setdefault(rule.code, (np.zeros(len(column), np.bool_), rule))[0][row] = True
-    return times, list(rules.values())
+            wrong.setdefault(rule.code, (np.zeros(len(column), np.bool_), rule))[0][row] = True
+    marks = list(wrong.values())
+    times[local], more = _at_zone(times[local], [], written.zone, name)
+    for mask, skipped in more:
+        whole = np.zeros(len(column), np.bool_)
+        whole[local] = mask
+        marks.append((whole, skipped))
+    return times, marks
+
+
+def _of_text(name: str, text: str, written: TimeForm) -> tuple[int, bool]:
+    """Return a text in microseconds, and whether these are on the clock of a zone that it does not name."""
+    moment = None
+    if not text:
+        raise broken(name, "missing")
+    if written.form is not None:
+        moment = parse(text, written.form)
+    elif ISO_8601.fullmatch(text):
+        with suppress(ValueError):  # there is no such day
+            moment = datetime.fromisoformat(text.upper())
+    elif NUMBER.fullmatch(text):
+        if written.unit is None:
+            raise broken(name, "unit")
+        number = Decimal(-1)
+        with suppress(InvalidOperation):  # of an exponent that Python has no room for
+            number = Decimal(text)
+        if not 0 <= number < SECONDS * PER_SECOND[written.unit]:
+            raise broken(name, "range")
+        return int(number.scaleb(DIGITS[written.unit], CUT)), False
+    if moment is None and written.form is not None:
+        raise broken(name, "form", written.form.replace("|", " or "))
+    if moment is None:
+        raise broken(name, "syntax", "a number or " * (written.unit is not None))
+    micros = (moment.replace(tzinfo=moment.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
+    if not 0 <= micros < SECONDS * MICROS:
+        raise broken(name, "range")
+    return micros, moment.tzinfo is None

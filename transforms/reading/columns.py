@@ -1,0 +1,376 @@
+"""Columns of texts and numbers in any Arrow encoding, and of Python values; rows as text for dead letters.
+
+A column that is damaged, or of a type that cannot be what it is to be, raises `BrokenRuleError`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.transforms.reading.fields import (
+    LONGEST_TEXT,
+    MISSING,
+    NUMBER,
+    OPTIONAL,
+    TYPE,
+    VALUE,
+    WHOLE,
+    BrokenRuleError,
+    broken,
+    quote,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Marks = list[tuple[np.ndarray, BrokenRuleError]]
+"""Rows of a column that break a rule, and which one."""
+
+Marked = tuple[pa.Array, Marks]
+"""A column, and which rows of it break a rule: what stands in these is not defined."""
+
+
+def marked(name: str, given: object = "", **rules: np.ndarray) -> Marks:
+    """Return the rules, by their names, that some row breaks; most columns break none, and make none."""
+    return [(mask, broken(name, rule, given)) for rule, mask in rules.items() if mask.any()]
+
+
+def null_rows(column: pa.Array) -> np.ndarray:
+    """Tell which rows of a column are null."""
+    if not column.null_count:
+        return np.zeros(len(column), np.bool_)
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+
+
+def spread(name: str, column: pa.DictionaryArray, marks: Marks) -> tuple[np.ndarray, Marks]:
+    """Return the place of each row in the dictionary, behind its end for a null, and the rules that rows break."""
+    rows = pc.fill_null(column.indices.cast(pa.int64()), len(column.dictionary)).to_numpy()
+    of_rows = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
+    return rows, [*marked(name, missing=null_rows(column.indices)), *of_rows]
+
+
+def describe_row(columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
+    """Return a function that writes one row of some columns as JSON; of damaged columns it says no more than that."""
+    sound: dict[str, pa.Array] = {}
+
+    def record(row: int) -> str:
+        for name in () if sound else columns:
+            try:
+                sound[name] = checked("", columns[name])
+            except BrokenRuleError:  # reading it might end the process
+                sound[name] = pa.array(["damaged"] * len(columns[name]))
+        values = {name: _shown(column[row]) for name, column in sound.items()}
+        return quote(json.dumps(values, ensure_ascii=False, default=str))
+
+    return record
+
+
+def _shown(value: Any) -> Any:
+    """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
+    if isinstance(value, pa.DictionaryScalar | pa.UnionScalar):
+        value = value.value
+    if value is None or not value.is_valid:
+        return None
+    if isinstance(value, pa.StringScalar | pa.BinaryScalar):
+        return quote(value.as_buffer())
+    if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
+        return value.cast(pa.string()).as_py()
+    with suppress(ValueError, OverflowError, pa.ArrowException):
+        return value.as_py()
+    return f"{value.type} that cannot be shown"
+
+
+TEXT_PER_BATCH = 1 << 24  # bytes
+FARTHEST_POINT = 1 << 60
+LONGEST_NUMBER = 400  # characters
+_AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+_AS_TEXT = {data: text for text, data in _AS_BINARY.items()}
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # Arrow has few functions for them
+_POINT = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing that int64 has no room for
+_DECIMAL = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,4})?$"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or bytes that may be UTF-8."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return value in _AS_BINARY or value in _AS_TEXT or value in _VIEWS or pa.types.is_fixed_size_binary(value)
+
+
+def is_known_as_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or what `as_text` and `text_column` make text of."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = (pa.types.is_integer, pa.types.is_null, pa.types.is_date, pa.types.is_decimal, pa.types.is_boolean)
+    return is_text(value) or isinstance(value, pa.UuidType) or any(test(value) for test in tests)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def with_dictionary(column: pa.DictionaryArray, dictionary: pa.Array) -> pa.DictionaryArray:
+    """Return a column with another dictionary of as many values."""
+    return pa.DictionaryArray.from_arrays(column.indices, dictionary, safe=False)
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """Return days, decimals, truth values and UUIDs as the texts that they are known by; other columns as they are."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return with_dictionary(column, as_text(column.dictionary))
+    if isinstance(kind, pa.UuidType):
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+    written = pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    return column.cast(pa.string()) if written else column
+
+
+def unchecked_text(column: pa.Array) -> pa.Array:
+    """Return bytes as text that need not be valid, in the same memory: for `text_column` and others, which check it."""
+    if pa.types.is_dictionary(column.type):
+        return with_dictionary(column, unchecked_text(column.dictionary))
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    if column.type not in _AS_TEXT:
+        return column
+    return pc.cast(column, options=pc.CastOptions(target_type=_AS_TEXT[column.type], allow_invalid_utf8=True))
+
+
+def without_views(name: str, column: pa.Array) -> pa.Array:
+    """Return a column of views as one of plain texts, which says the same."""
+    if pa.types.is_dictionary(column.type):
+        return with_dictionary(column, without_views(name, column.dictionary))
+    return checked(name, column).cast(_VIEWS[column.type]) if column.type in _VIEWS else column
+
+
+def _as_binary(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        return with_dictionary(column, _as_binary(column.dictionary))
+    return column.cast(_AS_BINARY[column.type]) if column.type in _AS_BINARY else column
+
+
+def checked(name: str, column: pa.Array) -> pa.Array:
+    """Return a column, as bytes if its text is not all valid; one that points out of its own memory is refused."""
+    for binary in (False, True):
+        found = _as_binary(column) if binary else column
+        with suppress(pa.ArrowInvalid):
+            found.validate(full=True)
+            return found
+    raise BrokenRuleError(name.partition(" ")[0], TYPE, f"{name} must be a column that is not damaged")
+
+
+def _lengths(texts: pa.Array) -> np.ndarray:
+    """Return the bytes of each text, int32 or int64; 0 for a null."""
+    lengths = pc.binary_length(texts)
+    return np.asarray((pc.fill_null(lengths, 0) if texts.null_count else lengths).to_numpy())
+
+
+def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
+    """Cut rows such that no piece of several of them has more than `TEXT_PER_BATCH` of text.
+
+    A dictionary says much in few bytes, and Arrow's plain text has room for 2 GiB alone. Texts that are too long count
+    for nothing: they are never written out.
+    """
+    sums = np.zeros(rows, np.int64)
+    for name, given in columns.items():
+        kind = given.type
+        coded = pa.types.is_dictionary(kind)
+        if kind == pa.large_string() or (coded and kind.value_type in _AS_BINARY):
+            column = checked(name, given)
+            lengths = _lengths(column.dictionary if coded else column)
+            lengths = np.where(lengths > LONGEST_TEXT, 0, lengths)
+            sums += np.append(lengths, 0)[spread(name, column, [])[0]] if coded else lengths
+    ends, first = np.cumsum(sums), 0
+    while first < rows:
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
+        yield slice(first, last)
+        first = last
+
+
+def text_column(name: str, column: pa.Array) -> Marked:
+    """Return a column of text, bytes, integers or nulls as text, and which rows break a rule."""
+    column = checked(name, column)
+    if pa.types.is_dictionary(column.type):  # each text of the dictionary is checked once
+        texts, found = text_column(name, column.dictionary)
+        useless = np.logical_or.reduce([mask for mask, _ in found])
+        texts = pc.if_else(pa.array(~useless), texts, "") if useless.any() else texts
+        return with_dictionary(column, texts).dictionary_decode().fill_null(""), spread(name, column, found)[1]
+    nulls = null_rows(column)
+    if column.type in _AS_TEXT:  # one by one: damaged input alone is
+        texts = [None if data is None else _decoded(data) for data in column.to_pylist()]
+        invalid = np.array([text is None for text in texts], np.bool_) & ~nulls
+        plain = ["-" if text is None else text for text in texts]  # no value is missing where it cannot be read
+        found_texts, marks = text_column(name, pa.array(plain, pa.large_string()))
+        return found_texts, marked(name, missing=nulls, encoding=invalid) + marks
+    if column.type not in _AS_BINARY:
+        return column.cast(pa.string()).fill_null("-"), marked(name, missing=nulls)
+    lengths = _lengths(column)
+    long = lengths > LONGEST_TEXT
+    dropped = nulls if pa.types.is_string(column.type) else nulls | long  # plain text has room for 2 GiB
+    if dropped.any():
+        column = pc.if_else(pa.array(~dropped), column, pa.scalar("", column.type))
+    return column.cast(pa.string()), marked(name, missing=lengths == 0, long=long)
+
+
+def _decoded(data: bytes) -> str | None:
+    with suppress(UnicodeDecodeError):
+        return data.decode()
+    return None
+
+
+def number_column(name: str, column: pa.Array) -> Marked:
+    """Return a column as `text_column` takes it as points, int64, and which rows are none."""
+    if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
+        marks = marked(name, missing=null_rows(column))
+        points = column.fill_null(0).cast(pa.int64())
+    else:
+        texts, marks = text_column(name, column)
+        fits = pc.match_substring_regex(texts, _POINT)
+        points = pc.replace_substring_regex(pc.if_else(fits, texts, "0"), r"^\+", "").cast(pa.int64())
+        marks += marked(name, point=~fits.to_numpy(zero_copy_only=False))
+    found = points.to_numpy()
+    return points, marks + marked(name, point=(found < -FARTHEST_POINT) | (found > FARTHEST_POINT))
+
+
+SPACES = " \u00a0\u2009\u202f'\u2019"
+BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
+"""What may stand between thousands, by what stands before decimals."""
+
+GROUPED = {
+    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[1-9][0-9]{{0,2}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
+    rf"([{decimal}][0-9]*)?|[{decimal}][0-9]+)([eE][+-]?[0-9]{{1,4}})?$"
+    for decimal, other in ((".", ","), (",", "."))
+}
+
+
+def value_column(column: pa.Array, kind: str = NUMBER, decimal: str | None = None) -> Marked:
+    """Return a column of values, float64, and which rows break a rule.
+
+    Args:
+        column: numbers or text.
+        kind: see `EventFields.value`.
+        decimal: what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
+            then stand between thousands; without it there is a point, and nothing between thousands.
+    """
+    column = unchecked_text(checked(VALUE, column))
+    if pa.types.is_dictionary(column.type):
+        found, marks = value_column(column.dictionary, kind, decimal)
+        rows, marks = spread(VALUE, column, marks)
+        numbers = pa.array(np.append(found.to_numpy(), 0.0)[rows])
+    else:
+        read, marks = _numbers(column, decimal)
+        finite = np.isfinite(read)
+        marks += marked(VALUE, finite=~finite)
+        marks += marked(VALUE, whole=finite & (read != np.floor(read))) if kind == WHOLE else []
+        numbers = pa.array(read)
+    if kind == OPTIONAL:
+        numbers, marks = with_nulls(numbers, marks)
+        numbers = numbers.fill_null(np.nan)
+    return numbers, marks
+
+
+def with_nulls(column: pa.Array, marks: Marks) -> Marked:
+    """Return a column with null where a value is missing, which then breaks no rule."""
+    missing = np.zeros(len(column), np.bool_)
+    for mask, rule in marks:
+        missing |= mask & rule.code.endswith(f"_{MISSING}")
+    others = [(mask & ~missing, rule) for mask, rule in marks if not rule.code.endswith(f"_{MISSING}")]
+    return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
+
+
+def _numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, Marks]:
+    kind = column.type
+    if is_number(kind) or pa.types.is_null(kind):
+        found = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
+        return found, marked(VALUE, missing=null_rows(column))
+    if kind not in _AS_BINARY:
+        raise broken(VALUE, "number", kind)
+    texts, marks = text_column(VALUE, column)
+    if decimal is not None:
+        fits = pc.match_substring_regex(texts, GROUPED[decimal])
+        texts = pc.replace_substring(pc.replace_substring_regex(texts, BETWEEN[decimal], ""), decimal, ".")
+        texts = pc.if_else(fits, texts, "-")
+    fits = pc.match_substring_regex(texts, _DECIMAL).to_numpy(zero_copy_only=False)
+    fits &= pc.binary_length(texts).to_numpy(zero_copy_only=False) <= LONGEST_NUMBER
+    usable = pc.if_else(pa.array(fits), texts, "0")
+    try:
+        found = usable.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:  # it does not read all that Python reads, such as +5
+        found = np.array([float(text) for text in usable.to_pylist()], np.float64)
+    return found, marks + marked(VALUE, "comma" if decimal == "," else "point", decimal=~fits)
+
+
+class Moment(int):
+    """Microseconds since 1970 UTC."""
+
+
+class LocalMoment(int):
+    """Microseconds since 1970 on clocks of a zone that is not named."""
+
+
+HELD: dict[type, pa.DataType] = {
+    **{NoneType: pa.null(), str: pa.string(), bytes: pa.binary(), bool: pa.bool_(), int: pa.int64()},
+    **{float: pa.float64(), date: pa.date32(), list: pa.list_(pa.string())},
+    **{Moment: pa.timestamp("us", "UTC"), LocalMoment: pa.timestamp("us")},
+}
+"""Kinds of Python values and how Arrow holds them; a list has the text of a value of another kind."""
+
+PLAIN = {str, bytes, bool, int, float}
+AS_IS = {NoneType, bytes, bool, float, date, Moment}
+
+
+def column_of(values: Sequence[Any]) -> pa.Array:
+    """Return Python values as a column: a union where they are of several kinds, so that none decides for another."""
+    kinds = set(map(type, values)) - {NoneType}
+    if len(kinds) < 2 and kinds <= PLAIN:
+        with suppress(OverflowError, UnicodeEncodeError):
+            return pa.array(values, HELD[next(iter(kinds), NoneType)])
+    held = [value if type(value) in AS_IS else _held(value) for value in values]
+    found = list(dict.fromkeys(map(type, held)))
+    codes = np.array([found.index(type(value)) for value in held], np.int8)
+    offsets = np.zeros(len(codes), np.int32)
+    for code in range(len(found)):
+        offsets[codes == code] = np.arange(np.count_nonzero(codes == code))
+    parts = [pa.array([value for value in held if type(value) is kind], HELD[kind]) for kind in found]
+    return parts[0] if len(parts) == 1 else pa.UnionArray.from_dense(pa.array(codes), pa.array(offsets), parts)
+
+
+def _held(value: Any) -> Any:
+    """Return a value of another kind as one of `HELD` that Arrow has room for; of text that is no Unicode, bytes."""
+    stamp = sys.modules.get("apache_beam.utils.timestamp")  # nobody has a Timestamp without it
+    found: Any = [type(value).__name__]
+    with suppress(Exception):  # foreign classes may raise anything
+        match value:
+            case np.bool_():
+                found = bool(value)
+            case Integral() if not isinstance(value, np.timedelta64):
+                found = int(value) if -(1 << 63) <= int(value) < 1 << 63 else str(int(value))
+            case str():
+                data = str.encode(value, "utf-8", "surrogatepass")  # whatever a subclass says of itself
+                found = data
+                found = data.decode()
+            case bytes():
+                found = bytes(value)
+            case Decimal() if value.is_finite():
+                found = str(value)
+            case Real() | Decimal():
+                found = float(value)
+            case datetime():
+                kind, moment = (Moment, value) if value.tzinfo else (LocalMoment, value.replace(tzinfo=UTC))
+                found = kind((moment - EPOCH) // timedelta(microseconds=1))
+            case date():
+                found = date(value.year, value.month, value.day)
+            case _ if stamp is not None and isinstance(value, stamp.Timestamp):
+                found = Moment(value.micros)
+            case _:
+                found = [quote(str(value))]
+    return found
