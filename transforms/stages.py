@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
@@ -16,13 +17,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
+from privstream.transforms.people.bounding import SplitEvents
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
-from privstream.transforms.timing.clock import CloseWindows, check_runner
+from privstream.transforms.timing.clock import CloseWindows, WithClock, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -213,15 +215,22 @@ class PeopleTransform(PrivateTransform):
     steps: Steps
     noise: NoiseSource
     shards: int
+    domain: Any = None
+    """What is counted: how many there are, and the `codes` of events, -1 for what counts nowhere. None: any item."""
+
+    last_stage: Any = None
+    """The `RunningAnswers` that publish, unless a transform has more stages."""
+
+    asked: Mapping[str, Any] = MappingProxyType({})
+    """What these are made with beside the mechanism and noise."""
+
+    _labels: tuple[Any, ...] = ()
+    """All that rows depend on beside events, windows and the mechanism, as parts of noise labels."""
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
-
-    @property
-    def _split_by(self) -> dict[str, Any]:
-        return {"steps": self.steps, "noise": self.noise, "shards": self.shards}
 
     @property
     def people(self) -> tuple[bytes, ...]:
@@ -233,6 +242,11 @@ class PeopleTransform(PrivateTransform):
         """The keys of the shards of items that are handled here."""
         return tuple(map(shard_key, self._shared.of(self.shards)))
 
+    @property
+    def publishing_noise(self) -> NoiseSource:
+        """The noise of what is published: a run with other parameters shares none of it."""
+        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
+
     @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         for segment in self.segments:
@@ -241,40 +255,34 @@ class PeopleTransform(PrivateTransform):
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to batches of them by window and shard of people."""
-        return apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
+        return apply_dofn(self.read(events, apply_dofn), self._splitter(), KeyedBatch)
 
     def _closed(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Close the windows, and add the stages that bound people."""
-        return self._bound(batches | "CloseWindows" >> CloseWindows(self.steps), apply_dofn)
+        """Close the windows, and add the stages that bound people, in each window and then in the run."""
+        in_window, *in_run = self._limits()
+        held = apply_dofn(batches | "CloseWindows" >> CloseWindows(self.steps), in_window, Keyed)
+        for stage in in_run:
+            held = apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), stage, Keyed)
+        return held
 
-    def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from events to checked batches of columns."""
-        self._check(events)
-        return self.read(events, apply_dofn)
-
-    def _check(self, events: PCollection[Any]) -> None:
-        """Refuse input about which nothing can be promised."""
-
-    @abstractmethod
-    def _splitter(self) -> beam.DoFn:
-        """Return the stage from checked batches to parts of them by window and shard of people."""
-
-    @abstractmethod
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from windows of events, closed, to what counts of them within the limits of each person."""
-
-    @abstractmethod
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from what counts to rows."""
+        last = self._last()
+        return apply_dofn(counted | "WithClock" >> WithClock(self.steps), last, last.row_type)
 
+    def _splitter(self, **given: Any) -> beam.DoFn:
+        """Return the stage from checked batches to parts of them by window and shard of people."""
+        common = {"steps": self.steps, "noise": self.noise, "shards": self.shards}
+        return SplitEvents(**common, domain=self.domain, positions=self.domain is not None, **given)
 
-def refuse_unbounded(events: PCollection[Any], rule: str, otherwise: str = "with delta = 0") -> None:
-    """Refuse unbounded input, for which a rule must hold: otherwise noise does not depend on the data."""
-    if not events.is_bounded:
-        raise ValueError(
-            f"{rule}: {otherwise} noise does not depend on the data, and a job that is restored and sees other events "
-            "in time would show the exact difference"
-        )
+    @abstractmethod
+    def _limits(self) -> Sequence[beam.DoFn]:
+        """Return what bounds a person in a window, and perhaps in the run."""
+
+    def _last(self) -> Any:
+        """Return the stage that publishes."""
+        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, **self.asked}  # type: ignore[attr-defined]
+        return self.last_stage(steps=self.steps, timer_offset=2, **given)
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:

@@ -12,6 +12,7 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -36,7 +37,7 @@ from privstream.transforms.people.bound import (
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, PartOfPeople, Used
+from privstream.transforms.people.bounding import BoundEvents, PartOfPeople
 from privstream.transforms.spill import size_of
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
@@ -68,16 +69,24 @@ class Chosen(NamedTuple):
     dropped: np.ndarray  # each person as often as limits have dropped something of it, as far as that is added up
 
 
-class CountContributions(BoundOverRun, state="count_contributions"):
-    """Drop what is beyond a person's limits, and count the rest by shard of keys.
+Charged = dict[str, Charges]
+"""What a step charges people: for each limit whom, and how much; a limit that is not in it is needed no more."""
 
-    Which keys a person is on the list of different people for depends on that person's events alone: the first that
-    count, those of one step in a random order.
+Used = Mapping[str, UserCounters]
+"""How much people have used of each limit of the whole run, by the name of the limit."""
+
+LIMITS = ("times", "pairs", "listed", "dropped")
+"""Contributions; pairs of a person and a key, by the keyed hash of both; keys for which a list counts people."""
+
+
+class CountContributions(StepFn, state="count_contributions"):
+    """Per shard of people, step after step: drop what is beyond a person's limits, and count the rest by shard of keys.
+
+    Steps are handled in order, and what a person has in a step in an order that depends on nothing but that, the person
+    and the noise key. So what is left depends on the person's own events alone, and so do the keys for which the person
+    is on the list of different people: the first that count, those of one step in a random order.
     """
 
-    kind = "contributed"
-    # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
-    limit_names = ("times", "pairs", "listed", "dropped")
     bound: Bound
     distinct = False  # whether a person counts only once for each key in the whole run
     key_shards: int
@@ -91,10 +100,35 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         return self.noise.derive("contribution")
 
     @override
-    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
+    def initial(self, key: bytes) -> Used:
+        return {limit: UserCounters() for limit in LIMITS}
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
+        if not batches:
+            return Stepped(state, (), unchanged)
+        charged, outputs = self.admit(step, HolderBatch.read(batches), state)
+        after = {
+            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
+        }
+        return Stepped(after, outputs, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> Used:
+        found: list[dict[str, Any]] = [unpack("contributed", 1, one) for one in segments]
+        return {limit: UserCounters.of(Charges.from_bytes(one[limit]) for one in found) for limit in LIMITS}
+
+    @override
+    def encode(self, state: Used) -> list[bytes]:
+        charges = {limit: counter.compact() for limit, counter in state.items()}
+        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
+
+    def admit(self, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
+        """Return what a step charges, and what is sent on."""
         chosen = self.choose({step: held}, used)
         rows = np.flatnonzero(chosen.counts)
-        charged = dict.fromkeys(self.limit_names, Charges.none()) | {"times": Charges.of(held.users[rows])}
+        charged = dict.fromkeys(LIMITS, Charges.none()) | {"times": Charges.of(held.users[rows])}
         if chosen.new is not None:
             listed = np.flatnonzero(chosen.new)
             charged["listed"] = Charges.of(held.users[listed])
@@ -268,6 +302,11 @@ class CountRandomContributions(CountContributions, state="count_random"):
                 found = self._count(step, each, np.flatnonzero(chosen.counts[of_step]), new)
                 counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
         return counted, sums
+
+
+def _entry(charged: Charged) -> bytes:
+    """Encode one entry of the log."""
+    return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
 
 
 def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
@@ -22,10 +23,12 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.people.bounding import BoundEvents, LimitCounter, SplitEvents
+from privstream.transforms.parameters import Actions
+from privstream.transforms.people.bounding import BoundEvents, LimitCounter
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
-from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
+from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import CardinalityEstimate, interval
+from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.clock import on_clock, stepped
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
 from typing_extensions import override
@@ -195,13 +198,17 @@ class TrackMembers(StepFn, state="track_members"):
         return state.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).to_segments()
 
 
-class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
     last_stage = PublishCardinality
 
+    @property
+    def domain(self) -> Actions:
+        """What events say."""
+        return self.actions
+
     @override
-    def _splitter(self) -> SplitEvents:
-        given = self._split_by | {"noise": self._people}
-        return SplitEvents(**given, domain=self.actions, positions=True, other="events_of_other_values")
+    def _splitter(self, **given: Any) -> beam.DoFn:
+        return super()._splitter(other="events_of_other_values", **given)
 
     @override
     def _limits(self) -> tuple[LastPresence, TrackMembers]:
@@ -210,5 +217,5 @@ class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - i
 
     @property
     @override
-    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
         return f"{self.actions.begin} {self.actions.end} {self.timeout}", f"{self.max_contributions}"

@@ -17,9 +17,10 @@ from privstream.transforms.parameters import BEGIN, Actions
 from privstream.transforms.people.bound import by_step_and_shard
 from privstream.transforms.people.bounding import ReadEvents
 from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
-from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
+from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.rows import NearestPoints, RangeCount
-from privstream.transforms.stages import refuse_unbounded
+from privstream.transforms.stages import ApplyDoFn, PeopleTransform
+from privstream.transforms.timing.clock import ToClock
 from typing_extensions import override
 
 
@@ -61,26 +62,34 @@ class PackUpdates(ReadEvents):
             yield to.to_bytes(), (len(chosen), encode(updates))
 
 
-class PointTransform(PointParameters, RunningTransform):
+class PointTransform(PointParameters, PeopleTransform):
     """Updates of points in; answers to public queries at the end of each window."""
 
     @override
-    def _check(self, events: PCollection[Any]) -> None:
-        if self.keeps_noise_from_data:
-            refuse_unbounded(events, "delta must be > 0 when the input is unbounded")
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        if self.keeps_noise_from_data and not events.is_bounded:
+            raise ValueError(
+                "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
+                "a job that is restored and sees other events in time would show the exact difference"
+            )
+        return super()._split(events, apply_dofn)
 
     @override
-    def _packer(self) -> PackUpdates:
-        return PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
+    def _splitter(self, **given: Any) -> PackUpdates:
+        return PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions, **given)
+
+    @override
+    def _limits(self) -> tuple[ToClock]:
+        return (ToClock(),)
 
     @property
     @override
-    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
         return (f"{self.actions.begin} {self.actions.end}",)
 
     @property
     @override
-    def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {"queries": np.array(self.standing, np.int64)}
 
 

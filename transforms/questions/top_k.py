@@ -104,14 +104,6 @@ class TopKParameters(CountedParameters):
         )
 
     @property
-    def ranking_noise(self) -> NoiseSource:
-        """The noise of rankings: a run with other limits or items shares none of it."""
-        assert self.domain is not None
-        return self.noise.derive(
-            "top-k windows", self.steps.label, self.max_per_window, self.windows_of_person, self.domain.digest
-        )
-
-    @property
     @override
     def person_limits(self) -> tuple[Limit, ...]:
         limited = self.windows_of_person < (self.steps.count or 0)
