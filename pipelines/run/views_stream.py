@@ -20,7 +20,7 @@ from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.shown import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock
-from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
+from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
@@ -142,8 +142,6 @@ class Follow(StepFn, state="monitor_view"):
         return named, None if before is None else Watch(*before)
 
     @override
-    def end(self, key: bytes, known: Known, cells: Cells) -> None:
-        """Stop at the last window with rows, now that the input has ended."""
-        last = max(known.records, default=known.progress.handled)
-        known.progress = replace(known.progress, last=last)
-        self.close(key, known, cells)
+    def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:
+        """Return the last window with rows."""
+        return max(records, default=progress.handled)
