@@ -281,7 +281,7 @@ class PeopleTransform(PrivateTransform):
 
     def _last(self) -> Any:
         """Return the stage that publishes."""
-        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, **self.asked}  # type: ignore[attr-defined]
+        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, **self.asked}
         return self.last_stage(steps=self.steps, timer_offset=2, **given)
 
 

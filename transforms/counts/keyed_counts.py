@@ -34,11 +34,11 @@ from privstream.transforms.parameters import (
     View,
     check_limits,
     limits_of,
+    plain,
 )
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.release import plain
 from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
 from typing_extensions import Unpack, override

@@ -209,7 +209,7 @@ class AlertsParameters(CountedParameters):
         if method == "status":
             if few := [rule.name for rule in self.rules if rule.sign < 0]:
                 raise ValueError(f"at_most of rule {few[0]!r} must not be given with the method status")
-            self.monitor = ThresholdMonitor(
+            self.mechanism = self.monitor = ThresholdMonitor(
                 calibration="status",
                 epsilon=epsilon,
                 delta=delta,
@@ -222,7 +222,7 @@ class AlertsParameters(CountedParameters):
             if longer := [rule for rule in self.rules if rule.ends_at != rule.threshold]:
                 clear, name = SIDES[longer[0].sign][1], longer[0].name
                 raise ValueError(f"{clear} of rule {name!r} must not be given with the method sparse_vector")
-            self.sparse_vector = SparseVector(
+            self.mechanism = self.sparse_vector = SparseVector(
                 epsilon=epsilon,
                 max_hits=MIN_ALERTS if min_alerts is None else min_alerts,
                 publish=GAPS,

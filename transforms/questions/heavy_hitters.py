@@ -90,7 +90,7 @@ class HeavyHittersParameters(CountedParameters):
         if steps.count is None:
             raise ValueError(f"end or renew_every must be given with the method {method}")
         self.max_per_window = 1 if max_per_window is None else max_per_window
-        self.monitor = ThresholdMonitor(
+        self.mechanism = self.monitor = ThresholdMonitor(
             calibration=method,
             epsilon=epsilon,
             delta=delta,

@@ -46,6 +46,8 @@ class QuantilesParameters(Parameters):
     Source: derived here, docs/proofs/numeric_quantiles.md.
     """
 
+    mechanism: Mechanism
+
     def __init__(
         self,
         *,

@@ -50,6 +50,8 @@ class QueriesParameters(Parameters):
     Source: Hardt and Rothblum (2010), docs/proofs/multiplicative_weights.md.
     """
 
+    mechanism: OnlineMultiplicativeWeights
+
     def __init__(
         self,
         *,
