@@ -101,7 +101,6 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
         if inside and code(item) is not None:
             found[step][user].add(item)
     people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
-    own = made.noise.derive("contribution")
     times, known, kept = Counter(), defaultdict(set), []
     chosen = random_ones(made, found) if made.chooses_randomly else None
     in_window = limit if made.dropped_share is None else limit + made.dropped_share.clip
@@ -113,7 +112,6 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
             possible = sorted(coded, key=lambda key: lot(order, person, key))[:in_window]
             if made.mechanism.over == "start":
                 possible = [key for key in possible if key not in known[user]]
-            possible.sort(key=lambda key: lot(own, person, key))
             some = [key for key in possible if chosen is None or (step, key) in chosen[user]]
             allowed = made.bound.allowed(steps.number(step), steps.count)
             for key in some[: max(0, allowed - times[user])][:at_once]:

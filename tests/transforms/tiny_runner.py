@@ -254,9 +254,8 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 SPLITTING = ("CountEvents", "PackUpdates", "SplitEvents")
 CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
-COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (
-    *("DecideSteps", *COUNTING, "PublishCounts", "ShowCounts"),
+    *("DecideSteps", "CountContributions", "PublishCounts", "ShowCounts"),
     *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
     *("CountRanges", "AnswerPredecessors"),
 )
@@ -317,7 +316,7 @@ class Chain:
             if stage is self.stages[0] or not self._held():
                 stage.advance(watermark)
             elements = stage.take()
-            if type(stage.fn).__name__ in COUNTING:
+            if type(stage.fn).__name__ == "CountContributions":
                 elements = [element for element in elements if element[0] != CLOCK]
                 self.counted += elements
         self.rows += elements

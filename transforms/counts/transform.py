@@ -15,7 +15,6 @@ from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
     CountEvents,
-    CountRandomContributions,
     ReleaseDropped,
 )
 from privstream.transforms.counts.counted import CountedParameters
@@ -59,7 +58,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ranked=False,
             distinct=bound.sampled and self._distinct,
         )
-        count = (CountRandomContributions if bound.sampled else CountContributions)(
+        count = CountContributions(
             **common,
             timer_offset=1,
             bound=bound,

@@ -205,7 +205,7 @@ class StepFn(beam.DoFn, ABC):
         return self.noise if self.steps.renewal is None else self.steps.renewed(self.noise, step)
 
     def run(
-        self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Any
+        self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
     ) -> Iterator[tuple[int, Stepped]]:
         """Handle steps one after the other."""
         for step in steps:
