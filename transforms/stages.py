@@ -272,7 +272,7 @@ class PeopleTransform(PrivateTransform):
 
     def _splitter(self, **given: Any) -> beam.DoFn:
         """Return the stage from checked batches to parts of them by window and shard of people."""
-        common = {"steps": self.steps, "noise": self.noise, "shards": self.shards}
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise, "shards": self.shards}
         return SplitEvents(**common, domain=self.domain, positions=self.domain is not None, **given)
 
     @abstractmethod

@@ -219,7 +219,7 @@ class DoFns(PipelineVisitor):
         if isinstance(node.transform, beam.ParDo):
             fn = node.transform.fn
             self.found[type(fn).__name__] = fn
-            if isinstance(fn, StepFn) and fn.every:
+            if isinstance(fn, StepFn):
                 self.seeds[type(fn).__name__] = self._names(node)
 
     def _names(self, node) -> tuple[bytes, ...]:

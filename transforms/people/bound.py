@@ -30,33 +30,6 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
 
 
-class EventReader:
-    """What stages share that read checked batches of events (see `EventFields.schema`): their counters.
-
-    What lies outside of the public steps, or has no code, is counted and dropped: `other` is the name of that counter.
-    """
-
-    other = "events_outside_domain"
-
-    def __init__(self, *, steps: Steps, **given: Any) -> None:
-        self.steps = steps
-        take_arguments(self, given)
-        self.events = counter("events")
-        self.usable = counter("events_usable")
-        self.outside = counter("events_outside_run")
-        self.others = counter(self.other)
-
-    def in_run(self, codes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the events that count, of which codes are at least 0, and their steps."""
-        public = np.flatnonzero(codes >= 0)
-        rows, steps = self.steps.assign(times[public])
-        self.events.inc(len(codes))
-        self.others.inc(len(codes) - len(public))
-        self.outside.inc(len(public) - len(rows))
-        self.usable.inc(len(rows))
-        return public[rows], steps
-
-
 class ClippedCounter:
     """Counts the values that limits change, and how much of the sum of all values this takes away.
 
@@ -82,11 +55,12 @@ class ClippedCounter:
         counter("sums_over_limit").inc(lost)
 
 
-class EventSplitter(EventReader):
-    """Turn Arrow batches into encoded `EventBatch`es, one per step and shard of people.
+class EventSplitter:
+    """Turn checked Arrow batches (see `EventFields.schema`) into encoded `EventBatch`es, by step and shard of people.
 
-    People and items become keyed 64-bit hashes, or, with `positions`, items become their codes in `domain`; texts of
-    items go along if they are `named`. Values are clipped to `limits`, without which they are not read, and those that
+    What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed 64-bit
+    hashes, or, with `positions`, items become their codes in `domain`; texts of items go along if they are `named`.
+    Users that are numbers stay these. Values are clipped to `limits`, without which they are not read, and those that
     were outside are counted. Where no user is read, the item stands for it: shards are those of items.
 
     Args:
@@ -99,21 +73,41 @@ class EventSplitter(EventReader):
     positions = False
     limits: tuple[float, float] | None = None
     named = True
+    other = "events_outside_domain"
+    """The counter of events without a code."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, *, steps: Steps, **given: Any) -> None:
+        self.steps = steps
+        take_arguments(self, given)
+        self.events = counter("events")
+        self.events_usable = counter("events_usable")
+        self.outside = counter("events_outside_run")
+        self.others = counter(self.other)
         self.clipped = ClippedCounter("values")
+
+    def in_run(self, codes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the events that count, of which codes are at least 0, and their steps."""
+        public = np.flatnonzero(codes >= 0)
+        rows, steps = self.steps.assign(times[public])
+        self.events.inc(len(codes))
+        self.others.inc(len(codes) - len(public))
+        self.outside.inc(len(public) - len(rows))
+        self.events_usable.inc(len(rows))
+        return public[rows], steps
+
+    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        """Return the events that count, their steps and codes."""
+        codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
+        rows, steps = self.in_run(codes, batch["time"].to_numpy())
+        return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows)), steps, codes[rows]
 
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split a batch of checked events."""
-        codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
-        rows, steps = self.in_run(codes, batch["time"].to_numpy())
-        if not len(rows):
+        batch, steps, codes = self.usable(batch)
+        if not len(steps):
             return
-        batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
         hashes, texts = None, None
         if self.positions:
-            codes = codes[rows]
             items = codes.astype(np.uint64)
         else:  # a code per row, and per code the item, increasing, and perhaps its text
             coded = batch["item"].dictionary_encode()
@@ -126,7 +120,7 @@ class EventSplitter(EventReader):
             texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
         users, values = items, None
         if "user" in batch.schema.names:
-            users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(batch["user"])))
+            users = self._users(batch["user"])
         if self.limits is not None and "value" in batch.schema.names:
             given = batch["value"].to_numpy()
             values = np.clip(given, *self.limits)
@@ -142,6 +136,12 @@ class EventSplitter(EventReader):
             some = None if values is None else values[part]
             found = EventBatch(users[part], items[part], times[part], names, some)
             yield to.to_bytes(), (len(found.users), encode(found))
+
+    def _users(self, users: pa.Array) -> np.ndarray:
+        """Return what tells people apart, uint64."""
+        if pa.types.is_integer(users.type):
+            return np.asarray(users.to_numpy().astype(np.uint64))
+        return self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(users)))
 
 
 def by_step_and_shard(

@@ -27,7 +27,6 @@ from privstream.transforms.batches import (
 from privstream.transforms.counters import CLOSED
 from privstream.transforms.people.bound import (
     ITEM_ORDER,
-    EventReader,
     EventSplitter,
     added_up,
     bound_people,
@@ -37,10 +36,6 @@ from privstream.transforms.timing.clock import Closed, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-
-class ReadEvents(EventReader, beam.DoFn):
-    """What stages share that read events."""
 
 
 class SplitEvents(EventSplitter, beam.DoFn):

@@ -3,78 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import (
-    EventBatch,
-    KeyedBatch,
-    Names,
-    decode,
-    encode,
-    first_of_run,
-    string_buffers,
-)
 from privstream.transforms.counts.transform import CountedTransform, KeyedCounts
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.questions.alerts import AlertRule, AlertsParameters, RuleCountsParameters
 from privstream.transforms.questions.heavy_hitters_stages import DecideSteps
 from privstream.transforms.questions.running_stages import RunningAnswers
-from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.stages import ApplyDoFn, PeopleTransform
+from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.step_fn import NEVER
 from typing_extensions import override
 
 
-class ToRules(beam.DoFn):
-    """Put rules in place of items: an event counts for each rule that it meets, whose number is that of a list."""
+class SplitByRules(SplitEvents):
+    """An event counts for each rule that it meets, whose number takes the place of the item."""
 
-    def __init__(self, rules: tuple[AlertRule, ...], noise: NoiseSource) -> None:
-        self.rules, self.noise = rules, noise
-
-    @override
-    def setup(self) -> None:
-        pairs = [(number, item) for number, rule in enumerate(self.rules) for item in rule.items or ()]
-        texts = pa.array([item for _, item in pairs], pa.string())
-        items = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(texts)))
-        order = np.argsort(items, kind="stable")
-        self._items, self._rules = items[order], np.array([number for number, _ in pairs], np.int64)[order]
-        self._for_all = np.array([number for number, rule in enumerate(self.rules) if rule.items is None], np.int64)
+    rules: tuple[AlertRule, ...]
+    positions = True
 
     @override
-    def process(self, element: KeyedBatch) -> Iterator[KeyedBatch]:
-        key, (number, data) = element
-        events = decode(EventBatch, data)
-        rows, rules = self.meet(events.users, events.items)
-        made = encode(EventBatch(events.users[rows], rules.astype(np.uint64), events.times[rows], Names.none()))
-        yield key, (number, made)
-
-    def meet(self, people: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct pairs of a person and a rule that one of their events meets, in the order of both.
-
-        Pairs are given by the row of such an event, and the number of the rule, int64.
-        """
-        first = np.searchsorted(self._items, items, "left")
-        times = np.searchsorted(self._items, items, "right") - first
-        rows = np.repeat(np.arange(len(items)), times)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(times) - times, times)
-        _, each = np.unique(people, return_index=True)
-        found = np.concatenate([rows, np.tile(each, len(self._for_all))])
-        rules = np.concatenate([self._rules[first[rows] + within], np.repeat(self._for_all, len(each))])
-        order = np.lexsort((rules, people[found]))
-        found, rules = found[order], rules[order]
-        distinct = first_of_run(people[found], rules)
-        return found[distinct], rules[distinct]
+    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        met = np.ones((batch.num_rows, len(self.rules)), bool)
+        for number, rule in enumerate(self.rules):
+            if rule.items is not None:
+                items = pa.array(rule.items, batch["item"].type)
+                met[:, number] = pc.is_in(batch["item"], items).to_numpy(zero_copy_only=False)
+        rows, steps = self.in_run(np.where(met.any(axis=1), 0, -1), batch["time"].to_numpy())
+        places, rules = np.nonzero(met[rows])
+        return batch.take(pa.array(rows[places])), steps[places], rules
 
 
 PARTS = 10**6  # of epsilon, to which what is left is rounded down
@@ -145,20 +109,13 @@ class TestCounts(RunningAnswers, state="test_counts"):
 
 
 class RulesOfEvents(PeopleTransform):
-    """Splits the events that rules are about, and puts rules in place of their items."""
+    """Splits the events that rules are about by these."""
 
     rules: tuple[AlertRule, ...]
 
     @override
-    def _splitter(self, **given: Any) -> SplitEvents:
-        everybody = any(rule.items is None for rule in self.rules)
-        domain = None if everybody else Domain({item for rule in self.rules for item in rule.items or ()})
-        return SplitEvents(steps=self.steps, noise=self.noise, shards=self.shards, domain=domain, **given)
-
-    @override
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        to_rules = beam.ParDo(ToRules(self.rules, self.noise)).with_output_types(KeyedBatch)
-        return cast(PCollection[Any], super()._split(events, apply_dofn) | "ToRules" >> to_rules)
+    def _splitter(self, **given: Any) -> SplitByRules:
+        return SplitByRules(steps=self.steps, noise=self.noise, shards=self.shards, rules=self.rules, **given)
 
 
 class RuleCounts(RulesOfEvents, RuleCountsParameters, KeyedCounts):

@@ -49,6 +49,7 @@ class DecideSteps(StepFn, state="decide_steps"):
     listed: Any = None
     """Public items, or what rows say of rules, by their number."""
     limited = LimitCounter("charged")
+    counter = "hits_published"
 
     @override
     def initial(self, key: bytes) -> Statuses:

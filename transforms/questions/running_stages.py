@@ -26,7 +26,7 @@ from privstream.transforms.people.bounding import (
     BoundEvents,
     LimitCounter,
     LimitRows,
-    ReadEvents,
+    SplitEvents,
     add_counts,
     encode_counts,
 )
@@ -37,16 +37,13 @@ from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 
-class CountEvents(ReadEvents):
+class CountEvents(SplitEvents):
     """Count what each Arrow batch has, per step: whose events they are is not even read."""
-
-    domain: Any
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        codes = self.domain.codes(batch)
-        rows, steps = self.in_run(codes, batch["time"].to_numpy())
-        cells, counts = np.unique(steps * len(self.domain) + codes[rows].astype(np.int64), return_counts=True)
+        _, steps, codes = self.usable(batch)
+        cells, counts = np.unique(steps * len(self.domain) + codes, return_counts=True)
         step, columns = np.divmod(cells, len(self.domain))
         starts: list[int] = np.flatnonzero(first_of_run(step)).tolist() if len(step) else []
         for start, end in itertools.pairwise([*starts, len(step)]):
