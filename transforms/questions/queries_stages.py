@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -30,6 +31,9 @@ from privstream.transforms.timing.clock import ONE_KEY
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
+RECORDS, QUERY = b"r", b"q"
+"""What is sent to where queries are answered begins with one of these."""
+
 ALL_TIME = Steps(size=2**59, first=0, end=1)
 """One step that contains every time of an event."""
 
@@ -47,11 +51,24 @@ class CountRecords(beam.DoFn):
         order = np.lexsort((events.items, events.users))
         records = int(first_of_run(events.users[order], events.items[order]).sum())
         self.limited.add(records, records - len(rows))
-        yield ONE_KEY, encode_counts(*np.unique(events.items[rows], return_counts=True))
+        yield ONE_KEY, RECORDS + encode_counts(*np.unique(events.items[rows], return_counts=True))
 
 
-Asked = tuple[int, str, bytes]
-"""A query as it is sorted: its time in microseconds, its name, and the positions of its items, encoded."""
+class Asked(NamedTuple):
+    """A query, in the order in which queries are answered."""
+
+    time: int  # in microseconds
+    name: str
+    items: list[int]  # positions in the domain, increasing
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Asked:
+        """Decode."""
+        return cls(*json.loads(data))
 
 
 class KeyQueries(beam.DoFn):
@@ -63,7 +80,7 @@ class KeyQueries(beam.DoFn):
     @override
     def process(self, query: Any) -> Iterator[Any]:
         try:
-            yield ONE_KEY, self._read(query)
+            yield ONE_KEY, QUERY + self._read(query).to_bytes()
         except Exception as error:
             rule = broken_by(error, "query")
             LOG.add(Counter([str(rule)]))
@@ -85,7 +102,7 @@ class KeyQueries(beam.DoFn):
         positions = self.domain.positions(pa.array(items, pa.string()))
         if positions.min() < 0:
             raise BrokenRuleError("items", RANGE, "items must be in the domain")
-        return micros, query.name, np.sort(positions).astype("<i8").tobytes()
+        return Asked(micros, query.name, sorted(positions.tolist()))
 
 
 def _is_text(value: Any) -> bool:
@@ -111,9 +128,10 @@ class AnswerQueries(beam.DoFn):
         self.refused = Metrics.counter("privstream", "queries_refused")
 
     @override
-    def process(self, element: tuple[bytes, Mapping[str, Iterable[Any]]]) -> Iterator[QueryAnswer]:
-        records = add_counts(element[1]["records"], self.mechanism.domain_size)
-        rows = self.answer(records, sorted(element[1]["queries"]))
+    def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[QueryAnswer]:
+        sent = list(element[1])
+        records = add_counts((each[1:] for each in sent if each[:1] == RECORDS), self.mechanism.domain_size)
+        rows = self.answer(records, sorted(Asked.from_bytes(each[1:]) for each in sent if each[:1] == QUERY))
         self.published.inc(len(rows))
         self.refused.inc(sum(row.source == REFUSED for row in rows))
         yield from rows
@@ -125,15 +143,15 @@ class AnswerQueries(beam.DoFn):
         while len(rows) < len(queries) and (left := self.mechanism.max_updates - self.mechanism.updates(learnt)):
             some = queries[len(rows) : len(rows) + size]
             table = np.zeros((len(some), self.mechanism.domain_size), np.int64)
-            for row, (_, _, items) in zip(table, some, strict=True):
-                row[np.frombuffer(items, "<i8")] = 1
+            for row, query in zip(table, some, strict=True):
+                row[query.items] = 1
             learnt, answers = self.mechanism.step(learnt, LinearQueries(records, table), self.noise)
             for query, value, measured in zip(some, answers.values.tolist(), answers.measured.tolist(), strict=False):
                 left -= measured
                 rows.append(self._row(query, value, "measured" if measured else "hypothesis", left, len(rows)))
         law = np.exp(learnt.log_law)
         for query in queries[len(rows) :]:
-            value = self.mechanism.records * float(law[np.frombuffer(query[2], "<i8")].sum())
+            value = self.mechanism.records * float(law[query.items].sum())
             rows.append(self._row(query, value, REFUSED, 0, len(rows)))
         return rows
 
@@ -144,8 +162,8 @@ class AnswerQueries(beam.DoFn):
             bound = self.mechanism.accuracy(max(self.queries, before + 1), BETA)
             bound = math.ceil(bound - self.mechanism.alpha * self.mechanism.records * (source == "measured") + 0.05)
         return QueryAnswer(
-            query=query[1],
-            time=Timestamp(micros=query[0]),
+            query=query.name,
+            time=Timestamp(micros=query.time),
             estimate=value if source == "measured" else round(value, 1),
             error_bound=float(bound),
             source=source,
@@ -167,6 +185,6 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
             | "CountRecords" >> beam.ParDo(CountRecords()).with_output_types(Keyed)
         )
         in_one = inputs["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
-        queries = apply_dofn(in_one, KeyQueries(self.domain), tuple[bytes, Asked])
-        together = {"records": records, "queries": queries} | "Together" >> beam.CoGroupByKey()
+        queries = apply_dofn(in_one, KeyQueries(self.domain), Keyed)
+        together = (records, queries) | "RecordsAndQueries" >> beam.Flatten() | "Together" >> beam.GroupByKey()
         return apply_dofn(together, AnswerQueries(self.mechanism, noise, self.queries), QueryAnswer)
