@@ -30,7 +30,7 @@ from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
 from privstream.transforms.people.bound import (
     ITEM_ORDER,
     Bound,
-    ClippedCounter,
+    count_clipped,
     draws_of_pairs,
     place_in_run,
     sorted_in_groups,
@@ -96,7 +96,6 @@ class CountContributions(StepFn, state="count_contributions"):
     limits: tuple[int, int] = (0, 0)  # least and largest value of a contribution, to which it is clipped
     lists: FoundKeys | None = None  # says for how many keys a person is on a list, and until when
     dropped: DroppedShare | None = None  # how what limits drop is clipped, if it is added up
-    clipped = ClippedCounter("contributions", again=True)
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -285,7 +284,7 @@ class CountContributions(StepFn, state="count_contributions"):
             return CountBatch(distinct, counts, held.names, first)
         values = held.values[rows]
         within: np.ndarray = np.clip(values, *self.limits)
-        self.clipped.add(values, within, self.limits)
+        count_clipped("contributions", values, within, self.limits)
         fresh = None if new is None else new[rows].astype(np.int64)
         return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
 

@@ -30,29 +30,18 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
 
 
-class ClippedCounter:
-    """Counts the values that limits change, and how much of the sum of all values this takes away.
+def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
+    """Count the values that limits change, and how much of the sum of all "values" this takes away: both are exact.
 
-    Amounts are in thousandths of the largest limit, each rounded by itself: how values lie in batches changes nothing.
-    The counters are exact, and not for publication.
-
-    Args:
-        name: of the values: the first counter is `<name>_clipped`, the others are `sums_before_limit`, of values as
-            they were read, and `sums_over_limit`.
-        again: whether other limits have counted what was read.
+    Amounts are in thousandths of the largest limit, which is not 0, each rounded by itself: how values lie in batches
+    changes nothing. "contributions" are sums of values that have been counted as they were read.
     """
-
-    def __init__(self, name: str, *, again: bool = False) -> None:
-        self._name, self._again = name, again
-
-    def add(self, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
-        """Count values, and what they are within limits, of which one is not 0."""
-        counter(f"{self._name}_clipped").inc(int((within != values).sum()))
-        unit = max(map(abs, limits)) / THOUSANDTHS
-        amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
-        came, lost = (int(amount.sum()) for amount in amounts)
-        counter("sums_before_limit").inc(0 if self._again else came)
-        counter("sums_over_limit").inc(lost)
+    counter(f"{name}_clipped").inc(int((within != values).sum()))
+    unit = max(map(abs, limits)) / THOUSANDTHS
+    amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
+    came, lost = (int(amount.sum()) for amount in amounts)
+    counter("sums_before_limit").inc(came if name == "values" else 0)
+    counter("sums_over_limit").inc(lost)
 
 
 class EventSplitter:
@@ -83,7 +72,6 @@ class EventSplitter:
         self.events_usable = counter("events_usable")
         self.outside = counter("events_outside_run")
         self.others = counter(self.other)
-        self.clipped = ClippedCounter("values")
 
     def in_run(self, codes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the events that count, of which codes are at least 0, and their steps."""
@@ -124,7 +112,7 @@ class EventSplitter:
         if self.limits is not None and "value" in batch.schema.names:
             given = batch["value"].to_numpy()
             values = np.clip(given, *self.limits)
-            self.clipped.add(given, values, self.limits)
+            count_clipped("values", given, values, self.limits)
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, items, codes, times = users[order], items[order], codes[order], batch["time"].to_numpy()[order]
         values = None if values is None else values[order]

@@ -24,7 +24,7 @@ from privstream.transforms.batches import (
     rows_of,
     take_arguments,
 )
-from privstream.transforms.counters import CLOSED
+from privstream.transforms.counters import CLOSED, count_dropped
 from privstream.transforms.people.bound import (
     ITEM_ORDER,
     EventSplitter,
@@ -45,23 +45,6 @@ class SplitEvents(EventSplitter, beam.DoFn):
 _PART = struct.Struct(">I")
 PART_ROWS = 1 << 17
 """Rows of a record, about, where people are parted."""
-
-
-class LimitCounter:
-    """Counts what comes to a limit, and what it drops: exact, and not for publication.
-
-    Args:
-        name: of the limit: the counters are `<name>_before_limit` and `<name>_over_limit`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._came = Metrics.counter("privstream", f"{name}_before_limit")
-        self._dropped = Metrics.counter("privstream", f"{name}_over_limit")
-
-    def add(self, came: int, dropped: int) -> None:
-        """Count what came, and how much of it was dropped."""
-        self._came.inc(came)
-        self._dropped.inc(dropped)
 
 
 class PartOfPeople(NamedTuple):
@@ -142,7 +125,6 @@ class BoundPerWindow(BoundEvents):
     in_parts = False
     ranked = True
     distinct = False
-    limited = LimitCounter("items")
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
@@ -156,7 +138,7 @@ class BoundPerWindow(BoundEvents):
             draws=lambda rows: draws_of_pairs(order, events.users[rows], events.items[rows]),
             ranked=self.ranked,
         )
-        self.limited.add(len(rows) + dropped, dropped)
+        count_dropped("items", len(rows) + dropped, dropped)
         values = None if events.values is None else added_up(events.users, events.items, events.values)[rows]
         held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names, values)
         if self.counted:
@@ -193,7 +175,6 @@ class LimitRows(StepFn, state="limit_rows"):
 
     limit: int
     whole_steps = False  # whether all that a person has in a step is charged once
-    limited = LimitCounter("contributions")
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
@@ -202,7 +183,7 @@ class LimitRows(StepFn, state="limit_rows"):
         rows = HolderBatch.read(batches)
         places = 0 if self.whole_steps else rows.ranks.astype(np.int64)
         admitted = places < self.limit - state.charged(rows.users)
-        self.limited.add(len(admitted), int(len(admitted) - admitted.sum()))
+        count_dropped("contributions", len(admitted), int(len(admitted) - admitted.sum()))
         people = rows.users[admitted]
         charges = Charges.of(np.unique(people) if self.whole_steps else people)
         if not len(charges):

@@ -22,8 +22,9 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
+from privstream.transforms.counters import count_dropped
 from privstream.transforms.parameters import Actions
-from privstream.transforms.people.bounding import BoundEvents, LimitCounter
+from privstream.transforms.people.bounding import BoundEvents
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import CardinalityEstimate, interval
@@ -138,7 +139,6 @@ class TrackMembers(StepFn, state="track_members"):
     """
 
     limit: int | None = None
-    limited = LimitCounter("entries")
 
     @override
     def initial(self, key: bytes) -> Members:
@@ -160,7 +160,7 @@ class TrackMembers(StepFn, state="track_members"):
         admitted = left[entering] > 0
         ends = np.minimum(until, self._last + 1)[entering]
         cut = admitted & (step + left[entering] < ends)
-        self.limited.add(len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
+        count_dropped("entries", len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)

@@ -13,8 +13,9 @@ from privstream.mechanisms.monitor.monitor import CONTINUES, NONE_UP, STARTED, S
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, Names
+from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
-from privstream.transforms.people.bounding import BoundPerWindow, LimitCounter
+from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.questions.heavy_hitters import HeavyHittersParameters
 from privstream.transforms.row_types import STATUSES, interval
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
@@ -48,7 +49,6 @@ class DecideSteps(StepFn, state="decide_steps"):
     row_type: Any
     listed: Any = None
     """Public items, or what rows say of rules, by their number."""
-    limited = LimitCounter("charged")
     counter = "hits_published"
 
     @override
@@ -60,7 +60,7 @@ class DecideSteps(StepFn, state="decide_steps"):
         held, number = HolderBatch.read(batches), self.steps.in_first_period(step)
         holdings = Holdings(step=number, users=held.users, items=held.items, ranks=held.ranks)
         active = holdings.active(state.counters, self.monitor.max_hits)
-        self.limited.add(len(active), int(np.count_nonzero(~active)))
+        count_dropped("charged", len(active), int(np.count_nonzero(~active)))
         by_status = self.monitor.calibration == "status"
         up = state.up if by_status else NONE_UP
         found, charges, up = self.monitor.decide(state.counters, holdings, self.noise_of(step), up)

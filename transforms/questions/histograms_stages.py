@@ -11,7 +11,6 @@ import numpy as np
 from privstream.mechanisms.continual.histogram import HistogramState
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
 from privstream.transforms.batches import EventBatch
-from privstream.transforms.people.bounding import LimitCounter
 from privstream.transforms.questions.histograms import (
     CategoryParameters,
     FlagsParameters,
@@ -27,7 +26,7 @@ from typing_extensions import override
 class BoundRows(BoundCodes):
     """Of each person the first rows of a window count, by time, then by item; equal rows are alike."""
 
-    limited = LimitCounter("items")
+    counted = "items"
 
     @override
     def order(self, step: int, events: EventBatch) -> np.ndarray:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch, first_of_run
-from privstream.transforms.people.bounding import LimitCounter
+from privstream.transforms.counters import counter
 from privstream.transforms.questions.quantiles import QuantilesParameters
 from privstream.transforms.questions.running_stages import BoundCodes, ListedTransform, RunningAnswers
 from privstream.transforms.rows import QuantileEstimate
@@ -27,7 +26,6 @@ class Binned:
 
     bins: Bins
     steps: Steps
-    clipped: ClassVar[Any] = Metrics.counter("privstream", "values_clipped")
 
     def __len__(self) -> int:
         return int(self.bins.resolution)
@@ -38,7 +36,7 @@ class Binned:
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
             in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
-            self.clipped.inc(len(in_run))
+            counter("values_clipped").inc(len(in_run))
         return np.asarray(self.bins.places(values))
 
 
@@ -48,7 +46,7 @@ class BoundValues(BoundCodes):
     Equal rows of a person are told apart by how many of them come before: each is as likely to count as any other.
     """
 
-    limited = LimitCounter("values")
+    counted = "values"
     noise: NoiseSource
 
     @override

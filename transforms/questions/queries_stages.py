@@ -18,8 +18,9 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, first_of_run
+from privstream.transforms.counters import count_dropped
 from privstream.transforms.people.bound import last_of_each
-from privstream.transforms.people.bounding import LimitCounter, SplitEvents, add_counts, encode_counts
+from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts
 from privstream.transforms.questions.queries import BETA, QueriesParameters
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.elements import LOG, set_aside, text_of
@@ -38,20 +39,14 @@ ALL_TIME = Steps(size=2**59, first=0, end=1)
 """One step that contains every time of an event."""
 
 
-class CountRecords(beam.DoFn):
+def count_records(element: tuple[bytes, Iterable[tuple[int, bytes]]]) -> Keyed:
     """Per shard of people: take the last record of each person, and count them by item."""
-
-    def __init__(self) -> None:
-        self.limited = LimitCounter("items")
-
-    @override
-    def process(self, element: tuple[bytes, Iterable[tuple[int, bytes]]]) -> Iterator[Keyed]:
-        events = EventBatch.read(batch for _, batch in element[1])
-        rows = last_of_each(events.users, events.items, events.times)
-        order = np.lexsort((events.items, events.users))
-        records = int(first_of_run(events.users[order], events.items[order]).sum())
-        self.limited.add(records, records - len(rows))
-        yield ONE_KEY, RECORDS + encode_counts(*np.unique(events.items[rows], return_counts=True))
+    events = EventBatch.read(batch for _, batch in element[1])
+    rows = last_of_each(events.users, events.items, events.times)
+    order = np.lexsort((events.items, events.users))
+    records = int(first_of_run(events.users[order], events.items[order]).sum())
+    count_dropped("items", records, records - len(rows))
+    return ONE_KEY, RECORDS + encode_counts(*np.unique(events.items[rows], return_counts=True))
 
 
 class Asked(NamedTuple):
@@ -182,7 +177,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         records = (
             apply_dofn(self.read(inputs["events"], apply_dofn), split, KeyedBatch)
             | "ByPeople" >> beam.GroupByKey()
-            | "CountRecords" >> beam.ParDo(CountRecords()).with_output_types(Keyed)
+            | "CountRecords" >> beam.Map(count_records).with_output_types(Keyed)
         )
         in_one = inputs["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
         queries = apply_dofn(in_one, KeyQueries(self.domain), Keyed)

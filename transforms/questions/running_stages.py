@@ -21,10 +21,10 @@ from privstream.transforms.batches import (
     first_of_run,
     people_key,
 )
+from privstream.transforms.counters import count_dropped
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import (
     BoundEvents,
-    LimitCounter,
     LimitRows,
     SplitEvents,
     add_counts,
@@ -54,7 +54,8 @@ class CountEvents(SplitEvents):
 class BoundCodes(BoundEvents):
     """Per step and shard of people: of each person so many codes on, by shard of people."""
 
-    limited: LimitCounter
+    counted: ClassVar[str]
+    """What is limited, as counters have it."""
     limit: int
 
     @abstractmethod
@@ -66,7 +67,7 @@ class BoundCodes(BoundEvents):
         order = self.order(key.step, events)
         places = place_in_run(events.users, order)
         rows = order[places[order] < self.limit]
-        self.limited.add(len(events.users), len(events.users) - len(rows))
+        count_dropped(self.counted, len(events.users), len(events.users) - len(rows))
         held = HolderBatch(events.users[rows], events.items[rows], places[rows].astype(np.uint16), Names.none())
         yield people_key(key.shard), stepped(key.step, encode(held))
 
