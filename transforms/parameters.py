@@ -168,11 +168,6 @@ class Parameters:
         """How accurate the rows are about what counts, and what limits may drop, by public parameters alone."""
 
     @property
-    def advice(self) -> str:
-        """What other arguments would show more for the same budget, by public parameters alone; or nothing."""
-        return ""
-
-    @property
     def public(self) -> Mapping[str, Any]:
         """Public parameters that options only name, such as the rules in a file; plain values, for guarantee files."""
         return {}
@@ -236,9 +231,7 @@ class Actions:
                 continue
             if isinstance(values, str) or not isinstance(values, Collection):
                 raise TypeError(f"{name} must be texts, got {type(values).__name__}")
-            if not all(isinstance(value, str) for value in values):
-                raise TypeError(f"{name} must be texts")
-            if not values or len(set(values)) < len(values):
+            if not values or len(set(values)) < len(values) or not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{name} must be distinct texts, at least one")
         (one, begin), (other, end) = texts.items()
         if set(begin or ()) & set(end or ()):

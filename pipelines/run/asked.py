@@ -139,7 +139,6 @@ class Asked:
             counters=counters if known else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
             published=counters.get(self.question.info.published, 0),
-            advice=self.transform.advice,
             alike=counters.get(ALIKE, 0),
         )
 

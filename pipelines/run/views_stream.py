@@ -43,9 +43,6 @@ def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mappin
         own = {source for _, source in view.sources}
         sources[view.name] = names = own.union({view.name}, *(sources.get(name, ()) for name in own))
         table = answers[view.name]
-        if table.steps.first is None:
-            key = view.sources[0][0]
-            raise view.error(key, "must be of questions with `start` where input has no end: windows count from it")
         chain = tuple(each for each in views if each.name in names)
         of_questions = {name: tables[name] for name in sorted(names - answers.keys())}
         steps = replace(table.steps, renewal=None, allowed_lateness=0)

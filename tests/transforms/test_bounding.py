@@ -128,7 +128,7 @@ def hashes(*values: int) -> np.ndarray:
 
 
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
-    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, items_per_step=2)
+    fn = BoundPerWindow(steps=Steps.of(window=10, start=0), noise=NOISE, items_per_step=2)
     batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
     held = decode(HolderBatch, found[STEP.size :])

@@ -93,11 +93,6 @@ class CountedParameters(Parameters):
         return self._other_accuracy if self.counts is None else self.counts.accuracy
 
     @property
-    @override
-    def advice(self) -> str:
-        return "" if self.counts is None else self.counts.advice
-
-    @property
     @abstractmethod
     def _other_promise(self) -> PrivacyGuarantee:
         """What another method promises."""

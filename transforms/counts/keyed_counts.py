@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
-from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
+from privstream.mechanisms.keyed_counts.discovery import list_steps
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS, LARGEST_SUMMED, MOST_SUMMED
@@ -102,9 +102,8 @@ class CountsParameters(Parameters):
         self.domain = None if domain is None else Domain.of(domain)
         self.steps = Steps.of(start=start, end=end, **options)
         span = windows_in(over, self.steps)
-        missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))
-        if missing:
-            raise ValueError(f"{missing} must be given: items stay found, and limits hold, in a run with a last window")
+        if self.steps.count is None:
+            raise ValueError("end or renew_every must be given: items stay found in a run with a last window")
         checks.probability("delta", delta, zero=True)
         self.remembers = domain is None and span != "start"
         if isinstance(span, int) and span > MOST_SUMMED:
@@ -225,20 +224,6 @@ class CountsParameters(Parameters):
         """Which rows are shown, and against what; how many windows are added up."""
         counted_once = self.mechanism.over == "start"
         return {"top": None, "rising": None, "at_least": None} | ({} if counted_once else {"over": "window"})
-
-    @property
-    @override
-    def advice(self) -> str:
-        """That a period has fewer windows than the longest blocks in which items are looked for."""
-        if not isinstance(self.mechanism, FoundKeys) or self.steps.renewal is None:
-            return ""
-        longest, most, number = self.mechanism.law.scales[-1].windows, LENGTHS[-1], self.steps.count
-        if longest == most:
-            return ""
-        return (
-            f"A period of renew_every has {number:,} window{'s' * (number != 1)}, so items are looked for in at "
-            f"most {longest:,} of them together, and not in up to {most:,}."
-        )
 
     @property
     @override

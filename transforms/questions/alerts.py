@@ -22,7 +22,7 @@ from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import Alert
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
 LARGEST = 2**53
@@ -187,7 +187,6 @@ class AlertsParameters(CountedParameters):
         super().__init__(noise, shards)
         self._check_method(method, "counts", "sparse_vector", "status")
         checks.probability("delta", delta, zero=True)
-        check_moment("start", start)
         if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
             raise TypeError("rules must be a sequence of AlertRule")
         if not rules or len({rule.name for rule in rules}) < len(rules):

@@ -23,9 +23,9 @@ from privstream.transforms.batches import (
     totals,
 )
 from privstream.transforms.counters import count_dropped
-from privstream.transforms.parameters import Actions
+from privstream.transforms.parameters import BEGIN, Actions
 from privstream.transforms.people.bounding import BoundEvents
-from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
+from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import PeopleTransform
@@ -110,16 +110,22 @@ NOBODY = Members(np.empty(0, np.uint64), np.empty(0, np.int64))
 class LastPresence(BoundEvents):
     """Per step and shard of people: the last event of each person; at one time, leaving comes last."""
 
-    timeout: int | None
+    timeout: int | None  # microseconds after their last entering event until which a person is there
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         order = np.lexsort((events.items, events.times, events.users))
         rows = order[np.roll(first_of_run(events.users[order]), -1)]  # the first row is always one
         kinds = events.items[rows]
-        stay = stays(self.steps, key.step, kinds, events.times[rows], self.timeout)
-        last = HolderBatch(events.users[rows], kinds, stay, Names.none())
+        last = HolderBatch(events.users[rows], kinds, self.stays(key.step, kinds, events.times[rows]), Names.none())
         yield people_key(key.shard), stepped(key.step, encode(last))
+
+    def stays(self, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens."""
+        present = np.full(len(kinds), FOR_EVER)
+        if self.timeout is not None:
+            present = self.steps.starting(self.steps.after(times, self.timeout)) - step  # still there at that moment
+        return np.where(kinds == BEGIN, np.maximum(present, 0), 0).astype(np.uint16)
 
 
 CHANGE = struct.Struct(">q")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import apache_beam as beam
@@ -48,17 +47,7 @@ class CategoryTransform(CategoryParameters, ListedTransform):
         return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.domain.digest
 
 
-class CategoryAnswers(RunningAnswers):
-    """Rows of categories."""
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The categories by their positions."""
-        found: list[str] = self.listed.texts.to_pylist()
-        return found
-
-
-class PublishHistogram(CategoryAnswers, state="publish_histogram"):
+class PublishHistogram(RunningAnswers, state="publish_histogram"):
     """Publish what is asked."""
 
     row_type = HistogramEstimate
@@ -72,7 +61,7 @@ class PublishHistogram(CategoryAnswers, state="publish_histogram"):
         for place, (name, query) in enumerate(self.queries.items()):
             columns, estimates = answer(query, found) if whole else ((-1,), found[place : place + 1])
             for column, estimate in zip(columns, estimates.tolist(), strict=True):
-                category = self.names[column] if column >= 0 else ""
+                category = self.listed[column] if column >= 0 else ""
                 yield name, category, estimate, bound, *interval(estimate, bound)
 
 
@@ -85,7 +74,7 @@ class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 
         return {**super().asked, "queries": self.queries}
 
 
-class RaiseFlags(CategoryAnswers, state="raise_flags"):
+class RaiseFlags(RunningAnswers, state="raise_flags"):
     """Publish all flags."""
 
     row_type = CategoryFlag
@@ -94,8 +83,8 @@ class RaiseFlags(CategoryAnswers, state="raise_flags"):
     @override
     def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
         bound = self.mechanism.error_bound(state.step, state.interval)
-        for name, threshold, up in zip(self.names, self.mechanism.thresholds, found.tolist(), strict=True):
-            yield name, up, threshold, bound
+        for place, (threshold, up) in enumerate(zip(self.mechanism.thresholds, found.tolist(), strict=True)):
+            yield self.listed[place], up, threshold, bound
 
 
 class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters

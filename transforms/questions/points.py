@@ -75,8 +75,6 @@ class PointParameters(Parameters):
     ) -> None:
         super().__init__(noise)
         self.steps = Steps.of(start=start, end=end, **options)
-        if self.steps.first is None:
-            raise ValueError("start must be given: windows are counted from it")
         self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
         self.delta = checks.probability("delta", delta, zero=True)

@@ -151,8 +151,6 @@ class StepFn(beam.DoFn, ABC):
             _declare_states(cls, state)
 
     def __init__(self, *, steps: Steps, timer_offset: int, **given: Any) -> None:
-        if steps.first is None:
-            raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
         take_arguments(self, given)
@@ -202,14 +200,14 @@ class StepFn(beam.DoFn, ABC):
 
     def noise_of(self, step: int) -> NoiseSource:
         """Return the noise of a step: another one after everything has started afresh."""
-        return self.noise if self.steps.renewal is None else self.steps.renewed(self.noise, step)
+        return self.steps.renewed(self.noise, step)
 
     def run(
         self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
     ) -> Iterator[tuple[int, Stepped]]:
         """Handle steps one after the other."""
         for step in steps:
-            renewed = self.steps.renewal is not None and self.steps.starts_afresh(step - 1, step)
+            renewed = self.steps.starts_afresh(step - 1, step)
             state = self.afresh(key, state) if renewed else state
             found = Stepped(*self.step(key, step, batches.get(step, []), state))
             state = found.state
