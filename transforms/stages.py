@@ -17,7 +17,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
-from privstream.transforms.people.bounding import SplitEvents
+from privstream.transforms.people.bounding import SplitByRules, SplitEvents
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, DeadLetter
@@ -218,6 +218,9 @@ class PeopleTransform(PrivateTransform):
     domain: Any = None
     """What is counted: how many there are, and the `codes` of events, -1 for what counts nowhere. None: any item."""
 
+    rules: tuple[Any, ...] = ()
+    """What is counted in place of items: people with an event that meets a rule."""
+
     last_stage: Any = None
     """The `RunningAnswers` that publish, unless a transform has more stages."""
 
@@ -273,6 +276,8 @@ class PeopleTransform(PrivateTransform):
     def _splitter(self, **given: Any) -> beam.DoFn:
         """Return the stage from checked batches to parts of them by window and shard of people."""
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise, "shards": self.shards}
+        if self.rules:
+            return SplitByRules(**common, rules=self.rules, **given)
         return SplitEvents(**common, domain=self.domain, positions=self.domain is not None, **given)
 
     @abstractmethod

@@ -1,6 +1,8 @@
 """Queries are answered as the mechanism answers them one by one, in order of time, about the whole data set."""
 
+import json
 import random
+from hashlib import blake2b
 
 import apache_beam as beam
 import numpy as np
@@ -68,10 +70,12 @@ def true_counts(made: PrivateQueries, data) -> np.ndarray:
 def reference(made: PrivateQueries, data, queries) -> list[tuple]:
     """Return name, estimate, source and measurements left of each answer: asked one by one."""
     mechanism = made.mechanism
-    noise = made.noise.derive("private queries", made.domain.digest)
     counts, rows = true_counts(made, data), []
     places = {item: i for i, item in enumerate(sorted(ITEMS))}
     in_order = sorted(queries, key=lambda q: (q.time, q.name))
+    asked = [[q.time.micros, q.name, sorted(places[item] for item in q.items)] for q in in_order]
+    digest = blake2b(b"\n".join(json.dumps(one).encode() for one in asked), digest_size=16).hexdigest()
+    noise = made.noise.derive("private queries", made.domain.digest).derive("queries", digest)
     state = mechanism.initial_state()
     for query in in_order:
         vector = np.zeros((1, len(ITEMS)), np.int64)

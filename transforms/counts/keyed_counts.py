@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -75,6 +75,9 @@ class CountsParameters(Parameters):
 
     Source: derived here, docs/proofs/keyed_counts.md.
     """
+
+    rules: tuple[Any, ...] = ()
+    """What is counted in place of items."""
 
     def __init__(
         self,
@@ -216,7 +219,8 @@ class CountsParameters(Parameters):
     @property
     @override
     def release(self) -> Mapping[str, Any]:
-        return {**super().release, "bound": plain(self.bound)}
+        rules = {"rules": counted_items(self.rules)} if self.rules else {}  # thresholds are applied to what was drawn
+        return {**super().release, "bound": plain(self.bound), **rules}
 
     @property
     @override
@@ -333,6 +337,11 @@ class CountsParameters(Parameters):
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
         return found.derive("random contributions") if self.chooses_randomly else found
+
+
+def counted_items(rules: Sequence[Any]) -> list[list[Any]]:
+    """Return, by the name of each rule, the items whose people it counts; none for any item."""
+    return sorted([rule.name, sorted(rule.items or ())] for rule in rules)
 
 
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -40,6 +42,24 @@ from typing_extensions import override
 
 class SplitEvents(EventSplitter, beam.DoFn):
     """Splits events by step and shard of people."""
+
+
+class SplitByRules(SplitEvents):
+    """An event counts for each rule that it meets, whose number takes the place of the item."""
+
+    rules: Sequence[Any]  # with `items`, or None for all of them
+    positions = True
+
+    @override
+    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        met = np.ones((batch.num_rows, len(self.rules)), bool)
+        for number, rule in enumerate(self.rules):
+            if rule.items is not None:
+                items = pa.array(rule.items, batch["item"].type)
+                met[:, number] = pc.is_in(batch["item"], items).to_numpy(zero_copy_only=False)
+        rows, steps = self.in_run(np.where(met.any(axis=1), 0, -1), batch["time"].to_numpy())
+        places, rules = np.nonzero(met[rows])
+        return batch.take(pa.array(rows[places])), steps[places], rules
 
 
 _PART = struct.Struct(">I")

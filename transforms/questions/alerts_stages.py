@@ -6,40 +6,18 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.counts.transform import CountedTransform, KeyedCounts
-from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
-from privstream.transforms.questions.alerts import AlertRule, AlertsParameters, RuleCountsParameters
+from privstream.transforms.counts.transform import CountedTransform
+from privstream.transforms.people.bounding import BoundPerWindow
+from privstream.transforms.questions.alerts import AlertRule, AlertsParameters
 from privstream.transforms.questions.heavy_hitters_stages import DecideSteps
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.step_fn import NEVER
 from typing_extensions import override
-
-
-class SplitByRules(SplitEvents):
-    """An event counts for each rule that it meets, whose number takes the place of the item."""
-
-    rules: tuple[AlertRule, ...]
-    positions = True
-
-    @override
-    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
-        met = np.ones((batch.num_rows, len(self.rules)), bool)
-        for number, rule in enumerate(self.rules):
-            if rule.items is not None:
-                items = pa.array(rule.items, batch["item"].type)
-                met[:, number] = pc.is_in(batch["item"], items).to_numpy(zero_copy_only=False)
-        rows, steps = self.in_run(np.where(met.any(axis=1), 0, -1), batch["time"].to_numpy())
-        places, rules = np.nonzero(met[rows])
-        return batch.take(pa.array(rows[places])), steps[places], rules
-
 
 PARTS = 10**6  # of epsilon, to which what is left is rounded down
 
@@ -108,23 +86,7 @@ class TestCounts(RunningAnswers, state="test_counts"):
         return rule.name, float(rule.threshold), estimate, *ends, self.steps.bounds(since)[0], status
 
 
-class RulesOfEvents(PeopleTransform):
-    """Splits the events that rules are about by these."""
-
-    rules: tuple[AlertRule, ...]
-
-    @override
-    def _splitter(self, **given: Any) -> SplitByRules:
-        return SplitByRules(steps=self.steps, noise=self.noise, shards=self.shards, rules=self.rules, **given)
-
-
-class RuleCounts(RulesOfEvents, RuleCountsParameters, KeyedCounts):
-    """Counts of the people who meet each rule."""
-
-
-class SparseVectorAlerts(AlertsParameters, RulesOfEvents, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
-    counts_type = RuleCounts
-
+class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
     def _limits(self) -> tuple[BoundPerWindow]:
         given: dict[str, Any] = {"ranked": True} if self.monitor is not None else {"ranked": False, "counted": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -134,13 +135,15 @@ class AnswerQueries(beam.DoFn):
     def answer(self, records: np.ndarray, queries: list[Asked]) -> list[QueryAnswer]:
         """Answer queries in order; the hypothesis changes on the way."""
         rows: list[QueryAnswer] = []
+        digest = hashlib.blake2b(b"\n".join(query.to_bytes() for query in queries), digest_size=16).hexdigest()
+        noise = self.noise.derive("queries", digest)  # other queries share none of it
         learnt, size = self.mechanism.initial_state(), max(1, ENTRIES // self.mechanism.domain_size)
         while len(rows) < len(queries) and (left := self.mechanism.max_updates - self.mechanism.updates(learnt)):
             some = queries[len(rows) : len(rows) + size]
             table = np.zeros((len(some), self.mechanism.domain_size), np.int64)
             for row, query in zip(table, some, strict=True):
                 row[query.items] = 1
-            learnt, answers = self.mechanism.step(learnt, LinearQueries(records, table), self.noise)
+            learnt, answers = self.mechanism.step(learnt, LinearQueries(records, table), noise)
             for query, value, measured in zip(some, answers.values.tolist(), answers.measured.tolist(), strict=False):
                 left -= measured
                 rows.append(self._row(query, value, "measured" if measured else "hypothesis", left, len(rows)))
