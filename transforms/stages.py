@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
@@ -245,7 +246,7 @@ class PeopleTransform(PrivateTransform):
         """The keys of the shards of items that are handled here."""
         return tuple(map(shard_key, self._shared.of(self.shards)))
 
-    @property
+    @cached_property
     def publishing_noise(self) -> NoiseSource:
         """The noise of what is published: a run with other parameters shares none of it."""
         return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
