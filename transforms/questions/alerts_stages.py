@@ -64,15 +64,16 @@ class TestCounts(RunningAnswers, state="test_counts"):
         counts = signs * self.given(step, batches)
         after, answers = self.mechanism.step(state.progress, counts, self.noise_of(step), thresholds=signs * thresholds)
         left = math.floor(max(0.0, self.mechanism.epsilon - self.mechanism.spent(after)) * PARTS) / PARTS
-        since = np.where(answers.hits, np.minimum(state.since, step), NEVER)
-        hits, stopped = np.flatnonzero(answers.hits), self.mechanism.halted(after)
+        hits, stopped = np.flatnonzero(answers.hits), self.mechanism.halted(after)  # rules behind the last one are cut
+        since = np.full(len(self.listed), NEVER)
+        since[hits] = np.minimum(state.since[hits], step)
         self.stopped.inc(int(stopped))
         least = self.mechanism.lower_bounds(answers, 1 - OUTSIDE)
         columns = (hits, answers.numbers, least, answers.branches, since[hits])
         told = zip(*(column.tolist() for column in columns), strict=True)
+        last = hits[-1].item() if len(hits) else None
         rows = [
-            (*self._fields(step, self.listed[rule], *of_hit), left, stopped and rule == hits[-1])
-            for rule, *of_hit in told
+            (*self._fields(step, self.listed[rule], *of_hit), left, stopped and rule == last) for rule, *of_hit in told
         ]
         return Tested(after, since), rows
 
