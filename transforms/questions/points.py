@@ -81,11 +81,6 @@ class PointParameters(Parameters):
         self.standing = standing_queries(standing, self.query_fields, universe)
 
     @property
-    def keeps_noise_from_data(self) -> bool:
-        """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
-        return self.delta == 0 and not isinstance(self.mechanism, IncrementalPredecessor)
-
-    @property
     @override
     def promise(self) -> PrivacyGuarantee:
         same = "Of the updates of one point in one window the last one counts."

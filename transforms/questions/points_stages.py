@@ -10,6 +10,7 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.continual.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
 from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.transforms.batches import EventBatch
@@ -57,7 +58,8 @@ class PointTransform(PointParameters, PeopleTransform):
 
     @override
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        if self.keeps_noise_from_data and not events.is_bounded:
+        fixed = self.delta == 0 and not isinstance(self.mechanism, IncrementalPredecessor)
+        if fixed and not events.is_bounded:
             raise ValueError(
                 "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
                 "a job that is restored and sees other events in time would show the exact difference"
