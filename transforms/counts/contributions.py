@@ -101,13 +101,7 @@ class CountContributions(StepFn, state="count_contributions"):
         super().__init__(**given)
         self._pair_hash, self._orders = self.noise.derive("contribution"), self.noise.derive(ITEM_ORDER)
         if self.bound.sampled:
-            self._blocks = (1,)
-
-    @override
-    def block_end(self, level: int, handled: int) -> int:
-        if not self.bound.sampled:
-            return super().block_end(level, handled)
-        return min(self.steps.last_of_period(handled + 1), self._last)
+            self.by_period, self._blocks = True, (1,)
 
     @override
     def run(

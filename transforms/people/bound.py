@@ -108,7 +108,11 @@ class EventSplitter:
             texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
         users, values = items, None
         if "user" in batch.schema.names:
-            users = self._users(batch["user"])
+            column = batch["user"]
+            if pa.types.is_integer(column.type):
+                users = column.to_numpy().astype(np.uint64)
+            else:
+                users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(column)))
         if self.limits is not None and "value" in batch.schema.names:
             given = batch["value"].to_numpy()
             values = np.clip(given, *self.limits)
@@ -124,12 +128,6 @@ class EventSplitter:
             some = None if values is None else values[part]
             found = EventBatch(users[part], items[part], times[part], names, some)
             yield to.to_bytes(), (len(found.users), encode(found))
-
-    def _users(self, users: pa.Array) -> np.ndarray:
-        """Return what tells people apart, uint64."""
-        if pa.types.is_integer(users.type):
-            return np.asarray(users.to_numpy().astype(np.uint64))
-        return self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(users)))
 
 
 def by_step_and_shard(

@@ -141,6 +141,8 @@ class StepFn(beam.DoFn, ABC):
     mechanism: Any
     noise: NoiseSource
     counter: ClassVar[str] = ""
+    by_period = False
+    """True: all steps of a period, or of the run, are handled when its last one is due."""
     options: bytes = b""
     """What stands for the options of the run, with which state is written: that of other options is refused."""
 
@@ -200,21 +202,23 @@ class StepFn(beam.DoFn, ABC):
 
     def noise_of(self, step: int) -> NoiseSource:
         """Return the noise of a step: another one after everything has started afresh."""
-        return self.steps.renewed(self.noise, step)
+        return self.noise if self.steps.renewal is None else self.steps.renewed(self.noise, step)
 
     def run(
         self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
     ) -> Iterator[tuple[int, Stepped]]:
         """Handle steps one after the other."""
         for step in steps:
-            renewed = self.steps.starts_afresh(step - 1, step)
+            renewed = self.steps.renewal is not None and self.steps.starts_afresh(step - 1, step)
             state = self.afresh(key, state) if renewed else state
             found = Stepped(*self.step(key, step, batches.get(step, []), state))
             state = found.state
             yield step, found._replace(change=None) if renewed else found
 
     def block_end(self, level: int, handled: int) -> int:
-        """Return the last step of the block that the step after `handled` is in."""
+        """Return the last step of the block, or of the period, that the step after `handled` is in."""
+        if self.by_period:
+            return min(self.steps.last_of_period(handled + 1), self._last)
         block = self._blocks[level]
         return min((handled + 1) // block * block + block - 1, self._last)
 
