@@ -148,26 +148,8 @@ class CountContributions(StepFn, state="count_contributions"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
-        charged, outputs = self.admit(step, HolderBatch.read(batches), state)
-        after = {
-            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
-        }
-        return Stepped(after, outputs, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Used:
-        found: list[dict[str, Any]] = [unpack("contributed", 1, one) for one in segments]
-        return {limit: UserCounters.of(Charges.from_bytes(one[limit]) for one in found) for limit in LIMITS}
-
-    @override
-    def encode(self, state: Used) -> list[bytes]:
-        charges = {limit: counter.compact() for limit, counter in state.items()}
-        starts = range(0, max(map(len, charges.values())), SEGMENT)
-        return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
-
-    def admit(self, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
-        """Return what a step charges, and what is sent on."""
-        chosen = self.choose({step: held}, used)
+        held = HolderBatch.read(batches)
+        chosen = self.choose({step: held}, state)
         rows = np.flatnonzero(chosen.counts)
         charged = dict.fromkeys(LIMITS, Charges.none()) | {"times": Charges.of(held.users[rows])}
         if chosen.new is not None:
@@ -182,7 +164,21 @@ class CountContributions(StepFn, state="count_contributions"):
         if chosen.sums is not None:
             charged["dropped"] = Charges.of(chosen.dropped)
             sent.append(sums_record(step, chosen.sums))
-        return charged, sent
+        after = {
+            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
+        }
+        return Stepped(after, sent, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> Used:
+        found: list[dict[str, Any]] = [unpack("contributed", 1, one) for one in segments]
+        return {limit: UserCounters.of(Charges.from_bytes(one[limit]) for one in found) for limit in LIMITS}
+
+    @override
+    def encode(self, state: Used) -> list[bytes]:
+        charges = {limit: counter.compact() for limit, counter in state.items()}
+        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
     def choose(self, held: Held, used: Used) -> Chosen:
         """Choose what counts of all that people have in some steps, given what they have used before these.

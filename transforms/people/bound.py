@@ -73,20 +73,19 @@ class EventSplitter:
         self.outside = counter("events_outside_run")
         self.others = counter(self.other)
 
-    def in_run(self, codes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the events that count, of which codes are at least 0, and their steps."""
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        """Return the events that count, of which codes are at least 0, their steps and codes: those of the domain."""
+        if codes is None:
+            codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
         public = np.flatnonzero(codes >= 0)
-        rows, steps = self.steps.assign(times[public])
+        places, steps = self.steps.assign(batch["time"].to_numpy()[public])
+        rows = public[places]
         self.events.inc(len(codes))
         self.others.inc(len(codes) - len(public))
         self.outside.inc(len(public) - len(rows))
         self.events_usable.inc(len(rows))
-        return public[rows], steps
-
-    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
-        """Return the events that count, their steps and codes."""
-        codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
-        rows, steps = self.in_run(codes, batch["time"].to_numpy())
         return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows)), steps, codes[rows]
 
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:

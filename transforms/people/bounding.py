@@ -51,15 +51,21 @@ class SplitByRules(SplitEvents):
     positions = True
 
     @override
-    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        batch, steps, _ = super().usable(batch, np.where(self._met(batch).any(axis=1), 0, -1))
+        places, rules = np.nonzero(self._met(batch))
+        return batch.take(pa.array(places)), steps[places], rules
+
+    def _met(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return which rules each event meets, bool (events, rules)."""
         met = np.ones((batch.num_rows, len(self.rules)), bool)
         for number, rule in enumerate(self.rules):
             if rule.items is not None:
                 items = pa.array(rule.items, batch["item"].type)
                 met[:, number] = pc.is_in(batch["item"], items).to_numpy(zero_copy_only=False)
-        rows, steps = self.in_run(np.where(met.any(axis=1), 0, -1), batch["time"].to_numpy())
-        places, rules = np.nonzero(met[rows])
-        return batch.take(pa.array(rows[places])), steps[places], rules
+        return met
 
 
 _PART = struct.Struct(">I")

@@ -45,7 +45,9 @@ class PackUpdates(SplitEvents):
     other = "events_of_other_actions"
 
     @override
-    def usable(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
         points = batch["user"].to_numpy()
         within = np.flatnonzero((points >= 1) & (points <= self.universe))
         self.events.inc(len(points) - len(within))
