@@ -21,7 +21,6 @@ from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import in_python
 from privstream.pipelines.show.words import WARNING
 from privstream.pipelines.suggestions import meant
-from privstream.pipelines.terminal import NOTE
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
@@ -143,9 +142,7 @@ def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
         results = {name: read(path) for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
-        if line.startswith(NOTE):  # advice by public parameters alone
-            warnings.warn(without_dashes(line.removeprefix(NOTE)), stacklevel=3)
-        elif line.startswith(WARNING):
+        if line.startswith(WARNING):
             warnings.warn(WARNED, stacklevel=3)
     log = "\n".join(lines)
     return {name: dataclasses.replace(result, log=log) for name, result in results.items()}

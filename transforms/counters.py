@@ -19,6 +19,12 @@ def counter(name: str) -> Any:
     return Metrics.counter("privstream", name)
 
 
+def count_dropped(limit: str, came: int, dropped: int) -> None:
+    """Count what comes to a limit, and what it drops: exact, and not for publication."""
+    counter(f"{limit}_before_limit").inc(came)
+    counter(f"{limit}_over_limit").inc(dropped)
+
+
 def summed(found: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Add up what was counted under the same name; what was sent to windows and not in time is late."""
     sums: dict[str, int] = {}

@@ -7,7 +7,7 @@ import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import RUN, WINDOW, Accuracy, Limit
+from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.corrected import Dropped
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.release import plain, released
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
 USUAL_CONTRIBUTIONS = 100
@@ -34,6 +34,9 @@ MOST_CONTRIBUTIONS = 65_535
 DOMAIN = "domain"
 
 PUBLIC = ("all arguments but the noise", "the number of windows")
+
+MACHINERY = ("noise", "shards")
+"""What every transform is made with that says where its draws come from and how work is shared."""
 
 View = Callable[[pa.Table, Dropped | None], pa.Table]
 """Post-processing: from a table of a run, with times in microseconds, and the share that limits drop, to what is shown.
@@ -56,6 +59,9 @@ class Parameters:
 
     NOISE_VERSION: ClassVar[int] = 1
     """Goes up when the same arguments and records draw other noise, or are limited or labelled in another way."""
+
+    mechanism: Any
+    """What draws the noise."""
 
     _given: Mapping[str, Any] = MappingProxyType({})
 
@@ -118,8 +124,22 @@ class Parameters:
 
     @property
     def release(self) -> Mapping[str, Any]:
-        """What is drawn, as plain values: transforms with equal ones draw the same noise for the same records."""
-        return released(self, self._given, self.views)
+        """What is drawn, as plain values: transforms with equal ones draw the same noise for the same records.
+
+        It has all arguments, with defaults, so that nothing that shapes a number can be missing, and beside them the
+        mechanism, as its noise labels have it: an argument that is said to be a view, and reaches the mechanism all the
+        same, still counts.
+        """
+        made, arguments = self.mechanism, inspect.signature(type(self)).parameters
+        every = {name: each.default for name, each in arguments.items() if each.default is not each.empty}
+        every |= {**self._given, **{name: value for name, value in self.views.items() if name in arguments}}
+        label = [type(made).__name__, getattr(made, "NOISE_VERSION", 1), getattr(made, "noise_label", "")]
+        return {
+            "transform": type(self).__name__,
+            "noise": self.NOISE_VERSION,
+            "arguments": {name: plain(value) for name, value in every.items() if name not in MACHINERY},
+            "mechanism": [*label, getattr(made, "parameters", described(made)).decode("latin-1")],
+        }
 
     @property
     def views(self) -> Mapping[str, Any]:
@@ -148,11 +168,6 @@ class Parameters:
         """How accurate the rows are about what counts, and what limits may drop, by public parameters alone."""
 
     @property
-    def advice(self) -> str:
-        """What other arguments would show more for the same budget, by public parameters alone; or nothing."""
-        return ""
-
-    @property
     def public(self) -> Mapping[str, Any]:
         """Public parameters that options only name, such as the rules in a file; plain values, for guarantee files."""
         return {}
@@ -170,6 +185,27 @@ class Parameters:
     def event_fields(self) -> EventFields:
         """What is read of an event."""
         return EventFields()
+
+
+def plain(value: Any) -> Any:
+    """Return a parameter as a value for JSON, exactly."""
+    if isinstance(value, Domain):
+        value = value.digest
+    elif hasattr(value, "describe"):
+        value = plain(value.describe())
+    elif hasattr(value, "micros"):  # a `Timestamp` of Beam
+        value = f"{value.micros} us"
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = [type(value).__name__, *(getattr(value, each.name) for each in fields(value))]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float | np.number):
+        return int(value) if float(value).is_integer() else repr(float(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, Iterable):
+        return [plain(each) for each in value]
+    raise TypeError(f"parameters must be plain values, got {type(value).__name__}")
 
 
 BEGIN, END = 0, 1
@@ -195,9 +231,7 @@ class Actions:
                 continue
             if isinstance(values, str) or not isinstance(values, Collection):
                 raise TypeError(f"{name} must be texts, got {type(values).__name__}")
-            if not all(isinstance(value, str) for value in values):
-                raise TypeError(f"{name} must be texts")
-            if not values or len(set(values)) < len(values):
+            if not values or len(set(values)) < len(values) or not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{name} must be distinct texts, at least one")
         (one, begin), (other, end) = texts.items()
         if set(begin or ()) & set(end or ()):

@@ -1,7 +1,8 @@
 """Rows that are published, and what their fields mean: what pages and plans need of them, without Beam.
 
 Pipelines take them from `transforms.rows`, where Beam knows the types of their fields. `window_start` and `window_end`
-are the first moment of the window, and the first one after it.
+are the first moment of the window, and the first one after it; `lower` and `upper` the ends of an interval of 95% of
+the row alone.
 """
 
 from __future__ import annotations
@@ -21,13 +22,9 @@ STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
 
 @dataclass(frozen=True, order=True, slots=True)
 class Time:
-    """A time of a row that is read where there is no pipeline; of Beam's `Timestamp` it has what rows are shown by.
+    """A time of a row that is read where there is no pipeline; of Beam's `Timestamp` it has what rows are shown by."""
 
-    Attributes:
-        micros: microseconds since 1970 UTC.
-    """
-
-    micros: int
+    micros: int  # since 1970 UTC
 
 
 def is_time(value: Any) -> bool:
@@ -53,8 +50,7 @@ class HeavyHitter(NamedTuple):
         item: the item.
         people: how many people had it: by counts the number that `counts` shows, else that of the people charged for
             the row, with noise; None where nothing pays for it.
-        lower: lower end of its interval of 95%; None without a number.
-        upper: upper end.
+        lower, upper: its interval; None without a number.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
         status: "started", then "continues"; with the method "status" also "ended" in the first window in which it is no
             longer up.
@@ -78,9 +74,8 @@ class Alert(NamedTuple):
         threshold: its threshold.
         estimate: number of people: by counts the one that `counts` shows, else with noise of the test; None with the
             method "status" where an alert continues.
-        lower: lower end of its interval of 95%; with "sparse_vector" a bound that is wrong in one test in twenty, and
-            rules with at_most have `upper` alone. None where nothing can be said.
-        upper: upper end, likewise.
+        lower, upper: its interval; with "sparse_vector" one bound, wrong in one test in twenty: `lower`, or `upper` of
+            rules with at_most. None where nothing can be said.
         since: start of the window since which the rule has been met, in each window without a gap.
         status: "started", then "continues"; with the method "status" also "ended" in the window in which it is no
             longer met.
@@ -144,8 +139,7 @@ class RankedItem(NamedTuple):
         item: the item.
         gap: number of people by which it is ahead of the next item, with noise; None where there is no other item.
         people: how many people had it: by counts the number that `counts` shows; by "gaps" of a count and gaps.
-        lower: lower end of its interval of 95%, of this row alone.
-        upper: upper end.
+        lower, upper: its interval.
     """
 
     window_start: Timestamp
@@ -169,8 +163,7 @@ class KeyCount(NamedTuple):
         people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
             what limits drop where that is much. With the unit "event" of events; over several windows of people in
             each.
-        lower: lower end of its 95% interval, of this row alone.
-        upper: upper end; None where limits drop so much that `people` is a lower bound.
+        lower, upper: its interval; `upper` is None where limits drop so much that `people` is a lower bound.
         noisy: the number that counts, plus integer noise: unbiased, for those who add counts up. May be negative.
     """
 
@@ -189,8 +182,7 @@ class KeyRise(NamedTuple):
     Attributes:
         item, people, lower, upper, noisy: as in `KeyCount`.
         rise: by how much `people` rose; None in the first windows.
-        rise_lower: lower end of its 95% interval: above 0 if the item surely rose.
-        rise_upper: upper end.
+        rise_lower, rise_upper: its interval: `rise_lower` is above 0 if the item surely rose.
     """
 
     window_start: Timestamp
@@ -212,8 +204,7 @@ class KeySum(NamedTuple):
         item, people, lower, upper, noisy: as in `KeyCount`.
         value: sum of the values, each clipped, plus integer noise; corrected as `people` is, never smoothed. May be
             negative.
-        value_lower: lower end of its 95% interval, at least 0 as no value is below.
-        value_upper: upper end; None where `value` is a lower bound.
+        value_lower, value_upper: its interval, at least 0; `value_upper` is None where `value` is a lower bound.
         mean: sum of the values divided by the number that counts; None where noise hides either.
         mean_margin: how far `mean` is off at most, with probability 95%.
     """
@@ -238,7 +229,7 @@ class QuantileEstimate(NamedTuple):
     Attributes:
         quantile: which part of all values is at most as large; 0.5 for the median.
         value: the best estimate of this quantile: of a finished file from all windows.
-        lower, upper: its interval: contains the quantile of the values that count with probability 95%, each row alone.
+        lower, upper: its interval, for the quantile of the values that count.
         noisy: the estimate from the values of the window alone.
     """
 
@@ -298,8 +289,8 @@ class CardinalityEstimate(NamedTuple):
     Attributes:
         window_end: the moment that the estimate is about.
         people: the best estimate, at least 0: by counts of a finished file from all windows.
-        lower, upper: its interval: contains the number of people who count with probability 95%, each row alone; by the
-            published algorithms `error_bound` wide, and None where that is -1.
+        lower, upper: its interval, for the people who count; by the published algorithms `error_bound` to each side,
+            and None where that is -1.
         noisy: the estimate with the noise of the window alone; by counts unbiased, and perhaps negative.
         error_bound: how far `noisy` is at most from the number of people who count, with probability 95% for all
             windows together, while people come and go at most `max_updates` times, if that was given; -1 if the budget
@@ -319,12 +310,10 @@ class RangeCount(NamedTuple):
     """How many points lie in a range at the end of a window.
 
     Attributes:
-        low: first point of the range.
-        high: last point of the range.
+        low, high: first and last point of the range.
         estimate: number of points, with integer noise; negative at times.
         error_bound: how far the estimate is from the truth at most, with probability 95% for all rows.
-        lower: the least number of points that is within 95% of this row alone, at least 0.
-        upper: the largest one.
+        lower, upper: its interval, at least 0.
     """
 
     window_start: Timestamp
@@ -365,8 +354,7 @@ class RatioEstimate(NamedTuple):
     Attributes:
         item: the item.
         ratio: of the shown numbers, at least 0; None where the divisor is not surely above 0.
-        lower: lower end of its interval of 95%, for the noise of both; it says nothing of what limits drop.
-        upper: upper end.
+        lower, upper: its interval, for the noise of both; it says nothing of what limits drop.
     """
 
     window_start: Timestamp
@@ -383,8 +371,7 @@ class AlertState(NamedTuple):
     Attributes:
         item: the item, or the quantile; empty where rows have neither.
         value: the number that is compared with the thresholds: smoothed where that is published. None without data.
-        lower: lower end of its interval.
-        upper: upper end.
+        lower, upper: its interval.
         threshold: beyond which an alert begins.
         state: "alert" or "clear"; "no data" without a row, or with a lower bound that is not above the threshold.
         since: start of the first window of an unbroken sequence of windows in this state.
@@ -409,10 +396,8 @@ class LimitShare(NamedTuple):
     interval allows for the others. The last row has no limit; its interval says how many people may have more.
 
     Attributes:
-        above: people in this row have more contributions than this, items in windows.
-        limit: and at most this; None for no bound.
-        people: estimated number of them.
-        people_lower, people_upper: its interval.
+        above, limit: people in this row have more contributions (items in windows) than the one, and at most the other.
+        people, people_lower, people_upper: how many they are, and the interval.
         kept: share of contributions that counts if of each person at most `limit` do, by the people who can be seen.
         kept_lower, kept_upper: the interval of that share of all people's contributions, at most 65,536 per person.
         stddev: standard deviation of the noise of a count in the later run with this limit.

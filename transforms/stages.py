@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
@@ -16,13 +18,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
+from privstream.transforms.people.bounding import SplitByRules, SplitEvents
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
-from privstream.transforms.timing.clock import CloseWindows, check_runner
+from privstream.transforms.timing.clock import CloseWindows, WithClock, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -213,15 +216,25 @@ class PeopleTransform(PrivateTransform):
     steps: Steps
     noise: NoiseSource
     shards: int
+    domain: Any = None
+    """What is counted: how many there are, and the `codes` of events, -1 for what counts nowhere. None: any item."""
+
+    rules: tuple[Any, ...] = ()
+    """What is counted in place of items: people with an event that meets a rule."""
+
+    last_stage: Any = None
+    """The `RunningAnswers` that publish, unless a transform has more stages."""
+
+    asked: Mapping[str, Any] = MappingProxyType({})
+    """What these are made with beside the mechanism and noise."""
+
+    _labels: tuple[Any, ...] = ()
+    """All that rows depend on beside events, windows and the mechanism, as parts of noise labels."""
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
-
-    @property
-    def _split_by(self) -> dict[str, Any]:
-        return {"steps": self.steps, "noise": self.noise, "shards": self.shards}
 
     @property
     def people(self) -> tuple[bytes, ...]:
@@ -233,6 +246,11 @@ class PeopleTransform(PrivateTransform):
         """The keys of the shards of items that are handled here."""
         return tuple(map(shard_key, self._shared.of(self.shards)))
 
+    @cached_property
+    def publishing_noise(self) -> NoiseSource:
+        """The noise of what is published: a run with other parameters shares none of it."""
+        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
+
     @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         for segment in self.segments:
@@ -241,27 +259,36 @@ class PeopleTransform(PrivateTransform):
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to batches of them by window and shard of people."""
-        return apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
+        return apply_dofn(self.read(events, apply_dofn), self._splitter(), KeyedBatch)
 
     def _closed(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Close the windows, and add the stages that bound people."""
-        return self._bound(batches | "CloseWindows" >> CloseWindows(self.steps), apply_dofn)
+        """Close the windows, and add the stages that bound people, in each window and then in the run."""
+        in_window, *in_run = self._limits()
+        held = apply_dofn(batches | "CloseWindows" >> CloseWindows(self.steps), in_window, Keyed)
+        for stage in in_run:
+            held = apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), stage, Keyed)
+        return held
 
-    def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from events to checked batches of columns."""
-        return self.read(events, apply_dofn)
-
-    @abstractmethod
-    def _splitter(self) -> beam.DoFn:
-        """Return the stage from checked batches to parts of them by window and shard of people."""
-
-    @abstractmethod
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from windows of events, closed, to what counts of them within the limits of each person."""
-
-    @abstractmethod
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from what counts to rows."""
+        last = self._last()
+        return apply_dofn(counted | "WithClock" >> WithClock(self.steps), last, last.row_type)
+
+    def _splitter(self, **given: Any) -> beam.DoFn:
+        """Return the stage from checked batches to parts of them by window and shard of people."""
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise, "shards": self.shards}
+        if self.rules:
+            return SplitByRules(**common, rules=self.rules, **given)
+        return SplitEvents(**common, domain=self.domain, positions=self.domain is not None, **given)
+
+    @abstractmethod
+    def _limits(self) -> Sequence[beam.DoFn]:
+        """Return what bounds a person in a window, and perhaps in the run."""
+
+    def _last(self) -> Any:
+        """Return the stage that publishes."""
+        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, **self.asked}
+        return self.last_stage(steps=self.steps, timer_offset=2, **given)
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:

@@ -15,10 +15,10 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
+from privstream.transforms.parameters import plain
 from privstream.transforms.reading.times import zone_clock
-from privstream.transforms.release import plain
 
-EPOCH = 2
+EPOCH = 3
 """Goes up when all noise is drawn anew, or the same files and fields give other records."""
 
 

@@ -148,7 +148,7 @@ def _options(word: str, promise: Promise) -> dict[str, Any]:
     if every is not None and start is not None:
         bounds = {name: options.pop(name) for name in ("end", "windows") if options.get(name) is not None}
         steps = Steps.of(window=options["window"], start=start, renew_every=every, **bounds)
-        last = min(steps.last_of_period(steps.first or 0), (steps.end or END_OF_TIME) - 1)
+        last = min(steps.last_of_period(steps.first), (steps.end or END_OF_TIME) - 1)
         options["end"] = steps.bounds_micros(last)[1] / MICROS
     return options
 

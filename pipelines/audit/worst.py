@@ -58,7 +58,7 @@ def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.R
     """Return events as a transform reads them, from both ends of their windows."""
     steps, found = transform.steps, []
     windows = {one.window for one in sent}
-    bounds = {window: [end.micros for end in steps.bounds((steps.first or 0) + window)] for window in windows}
+    bounds = {window: [end.micros for end in steps.bounds(steps.first + window)] for window in windows}
     for start in range(0, len(sent), size):
         some = sent[start : start + size]
         times = []
@@ -151,8 +151,8 @@ def worst_pair(word: str, transform: Any) -> Pair:
             f"question must be one of {', '.join(WORST)}, by counts, got {word}: in others noise is not only added to "
             "numbers"
         )
-    if transform.steps.first is None or transform.steps.count is None:
-        raise ValueError("start, and end or windows must be given: a replay is of all windows of a run")
+    if transform.steps.count is None:
+        raise ValueError("end must be given: a replay is of all windows of a run")
     return WORST[word](transform)
 
 

@@ -20,7 +20,7 @@ from privstream.pipelines.options import OptionOf, options_of
 from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
-from privstream.pipelines.terminal import NOTE, json_text
+from privstream.pipelines.terminal import json_text
 from privstream.transforms.timing.steps import end_of
 from rich.table import Table
 
@@ -81,7 +81,6 @@ def _budget(epsilon: float, transform: Any) -> dict[str, Any]:
         "method": getattr(transform, METHOD, None),
         "error": _finite(accuracy.error),
         "accuracy": accuracy.to_dict(),
-        "advice": transform.advice,
         "guarantee": _record(transform.guarantee),
     }
 
@@ -148,10 +147,9 @@ def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     for budget in budgets:
         table.add_row(f"{budget['epsilon']:g}", "-" if budget["error"] is None else number(budget["error"]))
     last = budgets[-1]
-    notes = [f"{NOTE}{last['advice']}"] if last["advice"] else []
     method = f", method {last['method']}" if info.methods else ""
     title = f"delta {last['guarantee']['delta']:g}{method}, for {last['guarantee']['unit']}"
-    show(title, table, [last["accuracy"]["sentence"], *notes])
+    show(title, table, [last["accuracy"]["sentence"]])
 
 
 def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:

@@ -133,7 +133,6 @@ class Asked:
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
             published=counters.get(self.question.info.published, 0),
-            advice=self.transform.advice,
             alike=counters.get(ALIKE, 0),
         )
 

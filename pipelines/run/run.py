@@ -49,7 +49,7 @@ from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import is_quiet, say
 from privstream.transforms.counters import Counters
-from privstream.transforms.release import plain
+from privstream.transforms.parameters import plain
 
 NOISE = "question"
 """The noise of a question of a monitor is derived from that of the run by this word and its name."""

@@ -198,9 +198,8 @@ def _windows_of(table: Table) -> list[tuple[int, int]]:
     """Return starts and ends of the windows of a table: of its run, where that has an end, and else those with rows."""
     steps = table.steps
     seen = [steps.starting(start) for start in pc.unique(table.rows["window_start"]).to_pylist()]
-    first = steps.first if steps.first is not None else min(seen, default=0)
-    last = steps.end - 1 if steps.end is not None else max(seen, default=first - 1)
-    return [steps.bounds_micros(step) for step in range(first, last + 1)]
+    last = steps.end - 1 if steps.end is not None else max(seen, default=steps.first - 1)
+    return [steps.bounds_micros(step) for step in range(steps.first, last + 1)]
 
 
 def tables_of(

@@ -19,7 +19,7 @@ from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.shown import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock
-from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
+from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
@@ -42,9 +42,6 @@ def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mappin
         own = {source for _, source in view.sources}
         sources[view.name] = names = own.union({view.name}, *(sources.get(name, ()) for name in own))
         table = answers[view.name]
-        if table.steps.first is None:
-            key = view.sources[0][0]
-            raise view.error(key, "must be of questions with `start` where input has no end: windows count from it")
         chain = tuple(each for each in views if each.name in names)
         of_questions = {name: tables[name] for name in sorted(names - answers.keys())}
         steps = replace(table.steps, renewal=None, allowed_lateness=0)
@@ -140,8 +137,6 @@ class Follow(StepFn, state="monitor_view"):
         return named, None if before is None else Watch(*before)
 
     @override
-    def end(self, key: bytes, known: Known, cells: Cells) -> None:
-        """Stop at the last window with rows, now that the input has ended."""
-        last = max(known.records, default=known.progress.handled)
-        known.progress = replace(known.progress, last=last)
-        self.close(key, known, cells)
+    def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:
+        """Return the last window with rows."""
+        return max(records, default=progress.handled)

@@ -57,11 +57,10 @@ UNUSED = {
     "events_filtered": "do not pass --where",
     "events_without_value": "without a value count as 0",
     "queries_malformed": "lines that are not queries on the domain",
-    "queries_late": "late queries",
 }
 """Other rows that are not used, or not as they are."""
 
-NO_QUERY = ("queries_malformed", "queries_late")
+NO_QUERY = ("queries_malformed",)
 
 
 class Records(NamedTuple):

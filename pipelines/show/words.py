@@ -73,14 +73,12 @@ class Asked(NamedTuple):
     """A question of a run, as its summary is made of it.
 
     Attributes:
-        advice: what other parameters would do better, by public parameters alone.
     """
 
     name: str
     counters: Mapping[str, int]
     record: Mapping[str, Any]
     published: int = 0
-    advice: str = ""
     alike: int = 0
 
 
@@ -220,8 +218,6 @@ def _warnings(asked: Asked) -> Iterable[str]:
     if counters.get(MANY_LINES):
         yield many_lines(counters)
     yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
-    if asked.advice:
-        yield asked.advice
 
 
 def many_lines(counters: Mapping[str, int]) -> str:

@@ -91,7 +91,7 @@ def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
     """Return the rows that the transform must give, sorted."""
     changes, rows, state = np.diff(sizes(made, events), prepend=0).tolist(), [], made.mechanism.initial_state()
     for i, change in enumerate(changes):
-        state, (estimate, bound, exhausted) = made.mechanism.step(state, change, made._noise())
+        state, (estimate, bound, exhausted) = made.mechanism.step(state, change, made.publishing_noise)
         start = (made.steps.first + i) * made.steps.size
         ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
         spread = made.mechanism.algorithm.spread

@@ -97,11 +97,10 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
     found = defaultdict(lambda: defaultdict(set))
     for user, item, time in events:
         step = time // steps.size
-        inside = step >= (steps.first or 0) and (steps.end is None or step < steps.end)
+        inside = step >= steps.first and (steps.end is None or step < steps.end)
         if inside and code(item) is not None:
             found[step][user].add(item)
     people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
-    own = made.noise.derive("contribution")
     times, known, kept = Counter(), defaultdict(set), []
     chosen = random_ones(made, found) if made.chooses_randomly else None
     in_window = limit if made.dropped_share is None else limit + made.dropped_share.clip
@@ -113,7 +112,6 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
             possible = sorted(coded, key=lambda key: lot(order, person, key))[:in_window]
             if made.mechanism.over == "start":
                 possible = [key for key in possible if key not in known[user]]
-            possible.sort(key=lambda key: lot(own, person, key))
             some = [key for key in possible if chosen is None or (step, key) in chosen[user]]
             allowed = made.bound.allowed(steps.number(step), steps.count)
             for key in some[: max(0, allowed - times[user])][:at_once]:
@@ -126,7 +124,7 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
 def item_order(made: KeyedCounts, step: int):
     """Return what draws a person's random order of items: one for all windows where random items count once."""
     once = made.chooses_randomly and made.mechanism.over == "start"
-    return made.noise.derive("item order", made.steps.first or 0 if once else step)
+    return made.noise.derive("item order", made.steps.first if once else step)
 
 
 def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, int]]]:
@@ -152,7 +150,7 @@ def on_list(made: KeyedCounts, kept: list[Contribution]) -> set[Contribution]:
         return set()
     entries, found = defaultdict(set), set()
     for step, item, user in kept:
-        mine, first = entries[user], made.steps.first or 0
+        mine, first = entries[user], made.steps.first
         if step + 1 - first > made.mechanism.last_listed or item in mine:
             continue
         if len(mine) < made.mechanism.listed:
@@ -187,7 +185,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
     state = mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
     numbers = [code(item) for item in public]
-    first = made.steps.first or 0
+    first = made.steps.first
     for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
         counts, listed = Counter(), Counter()
         for item, user in by_step[step]:

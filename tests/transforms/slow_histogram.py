@@ -11,7 +11,7 @@ Event = tuple[str, str, int]  # user, category, microseconds
 
 def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
     """All (user, step, category) that count, after limits."""
-    steps, names = made.steps, made.categories.texts.to_pylist()
+    steps, names = made.steps, made.domain.texts.to_pylist()
     rows = []
     for user, item, time in events:
         step = time // steps.size
@@ -31,7 +31,7 @@ def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
 
 def matrix(made, events: list[Event]) -> np.ndarray:
     """Counts, int64 (windows, columns)."""
-    names = made.categories.texts.to_pylist()
+    names = made.domain.texts.to_pylist()
     found = np.zeros((made.steps.count, len(names)), np.int64)
     for _, step, category in counted(made, events):
         found[step - made.steps.first, names.index(category)] += 1
@@ -39,8 +39,8 @@ def matrix(made, events: list[Event]) -> np.ndarray:
 
 
 def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
-    names, mechanism, rows = made.categories.texts.to_pylist(), made.mechanism, []
-    state, noise = mechanism.initial_state(), made._noise()
+    names, mechanism, rows = made.domain.texts.to_pylist(), made.mechanism, []
+    state, noise = mechanism.initial_state(), made.publishing_noise
     for number, vector in enumerate(matrix(made, events)):
         state, answer = mechanism.step(state, vector, noise)
         bound = mechanism.error_bound(number + 1, state.interval)
@@ -66,8 +66,8 @@ def _row(made, number, name, category, estimate, bound) -> HistogramEstimate:
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:
-    names, mechanism, rows = made.categories.texts.to_pylist(), made.mechanism, []
-    state, noise = mechanism.initial_state(), made._noise()
+    names, mechanism, rows = made.domain.texts.to_pylist(), made.mechanism, []
+    state, noise = mechanism.initial_state(), made.publishing_noise
     for number, vector in enumerate(matrix(made, events)):
         state, raised = mechanism.step(state, vector, noise)
         bound = mechanism.error_bound(number + 1, state.interval)

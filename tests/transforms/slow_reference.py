@@ -42,7 +42,7 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
         names[code] = item
         step = time // steps.size
         while step >= 0 and time < step * steps.size + steps.size:
-            if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end):
+            if step >= steps.first and (steps.end is None or step < steps.end):
                 holdings[step][people[user]].setdefault(code, []).append(time)
             step -= 1
     kept = {
@@ -111,7 +111,7 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
     """Run the status monitor over all windows of the run; long enough, where it has no bounds."""
     monitor, steps, rows = transform.monitor, transform.steps, []
     state, noise = monitor.initial_state(), transform.noise
-    step = min(kept) if steps.first is None else steps.first
+    step = steps.first
     while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
         state, found = monitor.step(state, held_by(kept.get(step, {}), step), noise)
         start = Timestamp(micros=step * steps.size)

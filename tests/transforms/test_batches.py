@@ -178,7 +178,7 @@ def test_a_batch_that_has_changed_on_disk_is_refused(part):
     with spilled():
         first, second = map(encode, made)
         start, length = spill.size_of(first), spill.size_of(second)
-        file, place = spill._Shared.own._file.fileno(), start + int(part * length)
+        file, place = spill._Waiting.files[0].fileno(), start + int(part * length)
         os.pwrite(file, bytes([os.pread(file, 1, place)[0] ^ 1]), place)
         with pytest.raises((SpillError, SnapshotError), match=r"as they were written|match its checksum"):
             decode(CountBatch, second)
@@ -230,7 +230,7 @@ def test_rows_are_the_same(name, monkeypatch):
     made = transform(name)
     with spilled():
         results = run_bounded("fn_api", as_rows(events), made)
-        assert spill._Shared.own.size > 10_000
+        assert spill._Waiting.size > 10_000
     assert sorted(rows_in(made, results.elements("rows"))) == expected(made, events)
 
 

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs
-from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow
+from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -65,34 +64,30 @@ TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size
 LIMIT = st.integers(1, 3)
 
 
-def across(participations) -> BoundAcrossWindows:
-    return BoundAcrossWindows(steps=STEPS, timer_offset=2, participations=participations)
+def across(limit: int) -> LimitRows:
+    return LimitRows(steps=STEPS, timer_offset=2, limit=limit, whole_steps=True)
+
+
+def holders(people: np.ndarray) -> bytes:
+    return encode(HolderBatch(people, people + np.uint64(7), np.zeros(len(people), np.uint16), Names.none()))
 
 
 def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple[int, int]]:
     """Return who is let through: (step, person)."""
     limit = across(participations)
-    ledger, log, found = limit.decode(b"", []), [], set()
+    state, log, found = limit.decode(b"", []), [], set()
     for step in sorted({step for step, _ in taking_part}):
         people = np.array(sorted({p for at, p in taking_part if at == step}), np.uint64)
-        batches = []
-        for part in np.array_split(people, split):
-            holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
-            batches.append(encode(holdings))
-        handled = limit.step(b"", step, batches, ledger)
+        handled = limit.step(b"", step, [holders(part) for part in np.array_split(people, split)], state)
         for _, data in handled.outputs:
             (at,) = STEP.unpack_from(data)
-            found |= {(at, p) for p in decode(HolderBatch, data[STEP.size :]).users.tolist()}
+            counts = add_counts([data[STEP.size :]], 12)
+            assert counts.max() == 1
+            found |= {(at, item - 7) for item in np.flatnonzero(counts).tolist()}
         log += filter(None, [handled.change()])
-        ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
+        state = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
         log = log if step % 2 else (limit.encode(handled.state) if reload else log)
     return found
-
-
-def _names(people: np.ndarray) -> Names:
-    texts = [str(person).encode() for person in people.tolist()]
-    ends = np.cumsum([0, *map(len, texts)]).astype(np.int64)
-    return Names(people + np.uint64(7), ends, np.frombuffer(b"".join(texts), np.uint8))
 
 
 @given(TAKING_PART, LIMIT, st.integers(1, 3))
@@ -105,17 +100,23 @@ def test_the_first_steps_of_each_person_count_whoever_else_there_is(taking_part,
     assert admitted(taking_part, participations, split, reload=True) == found
 
 
+def test_a_person_with_several_items_in_a_step_is_charged_once_for_it():
+    limit, state, people = across(2), UserCounters(), np.array([3, 3, 4], np.uint64)
+    batch = encode(HolderBatch(people, np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16), Names.none()))
+    for expected in (3, 3, 0):
+        handled = limit.step(b"", 1, [batch], state)
+        assert sum(add_counts([data[STEP.size :]], 3).sum() for _, data in handled.outputs) == expected
+        state = handled.state
+
+
 def test_a_cap_above_16_bits_holds():
-    limit = across(70_000)
-    people = np.array([12], np.uint64)
-    before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
-    ledger = {**limit.decode(b"", []), "participations": before}
-    holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
+    limit, people = across(70_000), np.array([2], np.uint64)
+    state = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
     for expected in (1, 0, 0):
-        handled = limit.step(b"", 1, [encode(holdings)], ledger)
+        handled = limit.step(b"", 1, [holders(people)], state)
         assert len(list(handled.outputs)) == expected
         assert bool(handled.change()) == (expected == 1)
-        ledger = limit.decode(b"", limit.encode(handled.state))
+        state = limit.decode(b"", limit.encode(handled.state))
 
 
 def integers(*values: int) -> np.ndarray:
@@ -127,7 +128,7 @@ def hashes(*values: int) -> np.ndarray:
 
 
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
-    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, items_per_step=2)
+    fn = BoundPerWindow(steps=Steps.of(window=10, start=0), noise=NOISE, items_per_step=2)
     batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
     held = decode(HolderBatch, found[STEP.size :])
@@ -160,6 +161,3 @@ def test_values_of_what_counts_are_clipped(distinct):
     (two,) = map(counted, second.outputs)
     again = 0 if distinct else 1
     assert [two.items.tolist(), two.sums.tolist()] == [[7, 9], [50 * (1 + again), 5]]
-
-
-RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}

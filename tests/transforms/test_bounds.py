@@ -15,7 +15,6 @@ from privstream.transforms.counts import contributions
 from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
-    CountRandomContributions,
     ReleaseDropped,
 )
 from privstream.transforms.people import bounding
@@ -29,9 +28,8 @@ STEPS = Steps.of(window=10.0, start=0.0, end=10.0 * WINDOWS)
 
 
 def stage(sampled, seed=1, *, in_run=LIMIT, per_window=None, steps=STEPS, **given):
-    kind = CountRandomContributions if sampled else CountContributions
-    bound = Bound(in_run, per_window, sampled)
-    return kind(steps=steps, noise=SeededNoise(seed), timer_offset=2, key_shards=1, **{"bound": bound} | given)
+    given = {"bound": Bound(in_run, per_window, sampled)} | given
+    return CountContributions(steps=steps, noise=SeededNoise(seed), timer_offset=2, key_shards=1, **given)
 
 
 def held(pairs):
@@ -66,7 +64,7 @@ def sent(fn, given, parts=False):
         batches[step] = [(part.to_bytes() if sampled else b"") + encode(one) for part, one in some]
     counts, new, sums, log = Counter(), Counter(), np.zeros(4, np.int64), []
     steps = range(fn.steps.first, fn.steps.end)
-    groups = [steps] if fn.bound.sampled else [[step] for step in steps]
+    groups = [steps] if fn.bound.sampled else [range(step, step + 1) for step in steps]
     for step, result in itertools.chain.from_iterable(_run(fn, group, batches, log) for group in groups):
         log = [*log, *filter(None, [result.change()])] if result.change else fn.encode(result.state)
         for element in result.outputs:

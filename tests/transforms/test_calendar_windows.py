@@ -17,7 +17,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.parameters import BEGIN
-from privstream.transforms.questions.cardinality import stays as stays_of
+from privstream.transforms.questions.cardinality_stages import LastPresence
 from privstream.transforms.timing.calendar import Calendar
 from privstream.transforms.timing.steps import END_OF_TIME, Steps
 
@@ -221,7 +221,8 @@ def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(w
     first, end = made.bounds_micros(made.first)
     for days in (1, 3):
         times = np.array([first, first + 1, end - 1])
-        stays = stays_of(made, made.first, np.array([BEGIN] * 3), times, 86_400_000_000 * days)
+        stage = LastPresence(steps=made, timeout=86_400_000_000 * days)
+        stays = stage.stays(made.first, np.array([BEGIN] * 3), times)
         assert stays.tolist() == [days] * 3
 
 

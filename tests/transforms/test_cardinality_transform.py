@@ -11,7 +11,7 @@ from every_runner import one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.transforms.questions.cardinality_stages import MembershipLog, Stays
+from privstream.transforms.questions.cardinality_stages import NOBODY, Members
 from tiny_runner import drive
 
 
@@ -42,7 +42,6 @@ def test_workloads_are_interesting():
 @pytest.mark.slow
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     monkeypatch.setattr("privstream.transforms.timing.step_fn.LEAST_COMPACTION", 500)
-    monkeypatch.setattr("privstream.mechanisms.sorted_runs.SEGMENT", 3)
     for name in ("doors", "doors with time-out, limited", "sessions with ends"):
         chance = random.Random(5)
         events = random_events(name, chance, 600)
@@ -58,20 +57,16 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))
-def test_presences_are_a_dictionary(told):
-    presences, wanted = MembershipLog(), {}
+def test_members_are_a_dictionary(told):
+    members, wanted = NOBODY, {}
     everybody = np.arange(31, dtype=np.uint64)
     for step, pairs in enumerate(told):
         words = {person: max(step, until) for person, until in pairs}
-        stays = Stays.of(np.array(list(words), np.uint64), np.array(list(words.values()), np.int64))
-        presences = presences.updated(Stays.from_bytes(stays.to_bytes()), step)
-        wanted |= words
-        found = presences.values_of(everybody)
-        for person in range(31):
-            until = wanted.get(person, 0)
-            assert found[person] == until or (found[person] <= step and until <= step)
-        if len(presences.runs) == 1 and pairs:
-            assert presences.runs[0].keys.tolist() == sorted(p for p, until in wanted.items() if until > step)
+        known = Members(np.array(list(words), np.uint64), np.array(list(words.values()), np.int64))
+        members = Members.latest([members, Members.from_bytes(known.to_bytes())]).after(step)
+        wanted = {person: until for person, until in (wanted | words).items() if until > step}
+        assert members.of(everybody).tolist() == [wanted.get(person, 0) for person in range(31)]
+        assert members.people.tolist() == sorted(wanted)
 
 
 PEOPLE = st.lists(st.tuples(st.sampled_from(["in", "out", "look"]), st.integers(0, 399)), max_size=30)

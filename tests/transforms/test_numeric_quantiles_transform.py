@@ -65,7 +65,7 @@ def reference(made, events):
         if 0 <= window < WINDOWS:
             windows[window].append((user, value))
     used, state, rows = Counter(), made.mechanism.initial_state(), []
-    noise = made._noise()
+    noise = made.publishing_noise
     for window in range(WINDOWS):
         counted = windows[window]
         if made.mechanism.unit == "person":

@@ -7,10 +7,10 @@ import pytest
 import tiny_runner
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
+from privstream.transforms import HeavyHitter, KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, Names, encode
 from privstream.transforms.counts.shown import ShowCounts
-from privstream.transforms.questions.heavy_hitters_stages import DecideItems
+from privstream.transforms.questions.heavy_hitters_stages import DecideSteps
 from privstream.transforms.timing import step_fn
 from privstream.transforms.timing.clock import SEED, stepped
 from privstream.transforms.timing.steps import Steps
@@ -37,7 +37,7 @@ def monitor_stage(max_hits: int = 200) -> tiny_runner.Stage:
     """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
     monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000)
     assert monitor.detection_threshold <= 50
-    fn = DecideItems(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
+    fn = DecideSteps(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4, row_type=HeavyHitter)
     return started(fn)
 
 

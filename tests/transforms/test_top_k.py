@@ -34,7 +34,7 @@ def expected(events: list[tuple[str, str, int]]) -> list[RankedItem]:
         begin, end = START + 10 * number, START + 10 * number + 10
         held = {(user, item) for user, item, time in events if begin <= time / SECOND < end}
         counts = np.array([sum(item == each for _, each in held) for item in ITEMS])
-        noise = MADE.ranking_noise.derive("step", MADE.steps.first + number)
+        noise = MADE.publishing_noise.derive("step", MADE.steps.first + number)
         found = MADE.mechanism.release(counts, noise)
         numbers = zip(found.indices, found.gaps, found.estimates, found.lower, found.upper, strict=True)
         for rank, (place, *others) in enumerate(numbers, start=1):

@@ -28,7 +28,6 @@ from apache_beam.utils.windowed_value import WindowedValue
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.contributions import CLOCK
-from privstream.transforms.counts.transform import PublishAtEnds, under_one_key
 from privstream.transforms.timing.clock import SEED
 from privstream.transforms.timing.step_fn import StepFn
 
@@ -220,7 +219,7 @@ class DoFns(PipelineVisitor):
         if isinstance(node.transform, beam.ParDo):
             fn = node.transform.fn
             self.found[type(fn).__name__] = fn
-            if isinstance(fn, StepFn) and fn.every:
+            if isinstance(fn, StepFn):
                 self.seeds[type(fn).__name__] = self._names(node)
 
     def _names(self, node) -> tuple[bytes, ...]:
@@ -255,12 +254,10 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 SPLITTING = ("CountEvents", "PackUpdates", "SplitEvents")
 CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
-COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (
-    *("BoundAcrossWindows", "DecideItems"),
-    *(*COUNTING, "PublishCounts", "ShowCounts"),
+    *("DecideSteps", "CountContributions", "PublishCounts", "ShowCounts"),
     *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
-    *("CountRanges", "AnswerPredecessors", "PublishAtEnds"),
+    *("CountRanges", "AnswerPredecessors"),
 )
 """Stateful DoFns in their order, after what closes windows; no transform has all of them."""
 
@@ -315,13 +312,11 @@ class Chain:
         """Move the watermark of the source, and let it pass through all stages."""
         elements = self.open.close(watermark)
         for stage in self.stages:
-            if isinstance(stage.fn, PublishAtEnds):
-                elements = [under_one_key(row, stage.fn.coder, stage.fn.steps) for row in elements]
             stage.feed(elements)
             if stage is self.stages[0] or not self._held():
                 stage.advance(watermark)
             elements = stage.take()
-            if type(stage.fn).__name__ in COUNTING:
+            if type(stage.fn).__name__ == "CountContributions":
                 elements = [element for element in elements if element[0] != CLOCK]
                 self.counted += elements
         self.rows += elements

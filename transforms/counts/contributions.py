@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -31,12 +30,12 @@ from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
 from privstream.transforms.people.bound import (
     ITEM_ORDER,
     Bound,
-    ClippedCounter,
+    count_clipped,
     draws_of_pairs,
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, PartOfPeople, Used
+from privstream.transforms.people.bounding import BoundEvents, PartOfPeople
 from privstream.transforms.spill import size_of
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
@@ -68,33 +67,91 @@ class Chosen(NamedTuple):
     dropped: np.ndarray  # each person as often as limits have dropped something of it, as far as that is added up
 
 
-class CountContributions(BoundOverRun, state="count_contributions"):
-    """Drop what is beyond a person's limits, and count the rest by shard of keys.
+Charged = dict[str, Charges]
+"""What a step charges people: for each limit whom, and how much; a limit that is not in it is needed no more."""
 
-    Which keys a person is on the list of different people for depends on that person's events alone: the first that
-    count, those of one step in a random order.
+Used = Mapping[str, UserCounters]
+"""How much people have used of each limit of the whole run, by the name of the limit."""
+
+LIMITS = ("times", "pairs", "listed", "dropped")
+"""Contributions; pairs of a person and a key, by the keyed hash of both; keys for which a list counts people."""
+
+
+class CountContributions(StepFn, state="count_contributions"):
+    """Per shard of people, step after step: drop what is beyond a person's limits, and count the rest by shard of keys.
+
+    Steps are handled in order, and what a person has in a step in an order that depends on nothing but that, the person
+    and the noise key. So what is left depends on the person's own events alone, and so do the keys for which the person
+    is on the list of different people: the first that count, those of one step in a random order. A random number is a
+    function of the noise key, the person, the item and the step, or the period if an item counts once in a sample; in
+    each step `BoundPerWindow` keeps those with the least, by the same numbers.
+
+    Where contributions are `sampled`, all steps of the run, or of a period, are handled when the last one is due, one
+    part of people after the other. Which ones count then depends on no time, and nothing is remembered.
     """
 
-    kind = "contributed"
-    # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
-    limit_names = ("times", "pairs", "listed", "dropped")
     bound: Bound
     distinct = False  # whether a person counts only once for each key in the whole run
     key_shards: int
     limits: tuple[int, int] = (0, 0)  # least and largest value of a contribution, to which it is clipped
     lists: FoundKeys | None = None  # says for how many keys a person is on a list, and until when
     dropped: DroppedShare | None = None  # how what limits drop is clipped, if it is added up
-    clipped = ClippedCounter("contributions", again=True)
 
-    @cached_property
-    def _order(self) -> NoiseSource:
-        return self.noise.derive("contribution")
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._pair_hash, self._orders = self.noise.derive("contribution"), self.noise.derive(ITEM_ORDER)
+        if self.bound.sampled:
+            self.by_period, self._blocks = True, (1,)
 
     @override
-    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
-        chosen = self.choose({step: held}, used)
+    def run(
+        self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Used
+    ) -> Iterator[tuple[int, Stepped]]:
+        if not self.bound.sampled:
+            yield from super().run(key, steps, batches, state)
+            return
+        first = steps.start
+        while first in steps:
+            period = range(first, self.block_end(0, first - 1) + 1)
+            counted, sums = self._counted({each: batches[each] for each in period if each in batches})
+            for step in period:
+                sent = [*by_shard(step, counted[step], self.key_shards)] if step in counted else []
+                if self.dropped is not None and counted and step == max(counted):
+                    sent.append(sums_record(step, sums))
+                yield step, Stepped(self.initial(key), sent, unchanged)
+            first = period.stop
+
+    def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
+        """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
+        parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
+        bits = (sum(size_of(data) for each in parted.values() for _, data in each) // AT_ONCE).bit_length()
+        counted: dict[int, CountBatch] = {}
+        sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
+        for number in range(1 << bits):
+            if not (held := _held(parted, PartOfPeople(bits, number))):
+                continue
+            chosen, start = self.choose(held, self.initial(b"")), 0
+            sums += 0 if chosen.sums is None else chosen.sums
+            for step in [*held]:
+                each = held.pop(step)
+                of_step = slice(start, start := start + len(each.users))
+                new = None if chosen.new is None else chosen.new[of_step]
+                found = self._count(step, each, np.flatnonzero(chosen.counts[of_step]), new)
+                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
+        return counted, sums
+
+    @override
+    def initial(self, key: bytes) -> Used:
+        return {limit: UserCounters() for limit in LIMITS}
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
+        if not batches:
+            return Stepped(state, (), unchanged)
+        held = HolderBatch.read(batches)
+        chosen = self.choose({step: held}, state)
         rows = np.flatnonzero(chosen.counts)
-        charged = dict.fromkeys(self.limit_names, Charges.none()) | {"times": Charges.of(held.users[rows])}
+        charged = dict.fromkeys(LIMITS, Charges.none()) | {"times": Charges.of(held.users[rows])}
         if chosen.new is not None:
             listed = np.flatnonzero(chosen.new)
             charged["listed"] = Charges.of(held.users[listed])
@@ -107,7 +164,21 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         if chosen.sums is not None:
             charged["dropped"] = Charges.of(chosen.dropped)
             sent.append(sums_record(step, chosen.sums))
-        return charged, sent
+        after = {
+            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
+        }
+        return Stepped(after, sent, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> Used:
+        found: list[dict[str, Any]] = [unpack("contributed", 1, one) for one in segments]
+        return {limit: UserCounters.of(Charges.from_bytes(one[limit]) for one in found) for limit in LIMITS}
+
+    @override
+    def encode(self, state: Used) -> list[bytes]:
+        charges = {limit: counter.compact() for limit, counter in state.items()}
+        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
     def choose(self, held: Held, used: Used) -> Chosen:
         """Choose what counts of all that people have in some steps, given what they have used before these.
@@ -158,16 +229,14 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         drawn = np.empty(len(wanted), np.uint64)
         for (step, each), start, end in zip(held.items(), rows.starts, rows.starts[1:], strict=False):
             of_step = np.flatnonzero(wanted[start:end])
-            drawn[start + of_step] = self._drawn(step, each, of_step)
+            once = self.distinct and self.bound.sampled
+            order = self._orders.derive(self.steps.first_of_period(step) if once else step)
+            drawn[start + of_step] = draws_of_pairs(order, each.users[of_step], each.items[of_step])
         return np.asarray(drawn[rows.order[some]])
-
-    def _drawn(self, step: int, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
-        """Return the random numbers of some rows of a step, uint64."""
-        return self._pairs(held, rows)
 
     def _pairs(self, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
         """Return keyed hashes of person and key, uint64, for some rows."""
-        return draws_of_pairs(self._order, held.users[rows], held.items[rows])
+        return draws_of_pairs(self._pair_hash, held.users[rows], held.items[rows])
 
     def _listed(self, lists: FoundKeys, held: Held, rows: Rows, some: np.ndarray, used: Used) -> np.ndarray:
         """Return which rows of all steps put a person on the list of a key, bool; `some` are those that count."""
@@ -205,69 +274,14 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             return CountBatch(distinct, counts, held.names, first)
         values = held.values[rows]
         within: np.ndarray = np.clip(values, *self.limits)
-        self.clipped.add(values, within, self.limits)
+        count_clipped("contributions", values, within, self.limits)
         fresh = None if new is None else new[rows].astype(np.int64)
         return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
 
 
-class CountRandomContributions(CountContributions, state="count_random"):
-    """Drop what is beyond a person's limits, all but random ones of the whole run, or of a period, and count the rest.
-
-    All steps are handled when the last one is due, one part of people after the other. A random number is a function of
-    the noise key, the person, the item and the step, or the period if an item counts once in it. In each step
-    `BoundPerWindow` keeps those with the least, by the same numbers. So which ones count depends on the person's own
-    events and the key, and on no time. Nothing is remembered: what comes after a period has been handled is late.
-    """
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self._blocks = (1,)
-        self._orders = self.noise.derive(ITEM_ORDER)
-
-    @override
-    def _drawn(self, step: int, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
-        order = self._orders.derive(self.steps.first_of_period(step) if self.distinct else step)
-        return draws_of_pairs(order, held.users[rows], held.items[rows])
-
-    @override
-    def block_end(self, level: int, handled: int) -> int:
-        return min(self.steps.last_of_period(handled + 1), self._last)
-
-    @override
-    def run(
-        self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Used
-    ) -> Iterator[tuple[int, Stepped]]:
-        step, until = min(steps), max(steps)
-        while step <= until:
-            last = self.block_end(0, step - 1)
-            some = {each: found for each, found in batches.items() if step <= each <= last}
-            counted, sums = self._counted(some, self.initial(key))
-            for each in range(step, last + 1):
-                sent = [*by_shard(each, counted[each], self.key_shards)] if each in counted else []
-                if self.dropped is not None and counted and each == max(counted):
-                    sent.append(sums_record(each, sums))
-                yield each, Stepped(state, sent, unchanged)
-            step = last + 1
-
-    def _counted(self, records: Mapping[int, Sequence[bytes]], used: Used) -> tuple[dict[int, CountBatch], np.ndarray]:
-        """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
-        parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
-        size = sum(size_of(data) for each in parted.values() for _, data in each)
-        bits = (size // AT_ONCE).bit_length()
-        counted: dict[int, CountBatch] = {}
-        sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
-        for number in range(1 << bits):
-            if not (held := _held(parted, PartOfPeople(bits, number))):
-                continue
-            chosen, start = self.choose(held, used), 0
-            sums += 0 if chosen.sums is None else chosen.sums
-            for step in [*held]:
-                each = held.pop(step)
-                of_step = slice(start, start := start + len(each.users))
-                new = None if chosen.new is None else chosen.new[of_step]
-                found = self._count(step, each, np.flatnonzero(chosen.counts[of_step]), new)
-                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
-        return counted, sums
+def _entry(charged: Charged) -> bytes:
+    """Encode one entry of the log."""
+    return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
 
 
 def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:

@@ -14,7 +14,6 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters, View
-from privstream.transforms.row_types import CONTINUES
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -22,20 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from privstream.mechanisms.views.corrected import Dropped
     from privstream.transforms.counts.shown import Follow
-
-ABOUT = 2
-"""The place of the item, or the rule, in a report."""
-
-
-def with_streaks(rows: list[Any], before: list[Any]) -> list[Any]:
-    """Let reports about items, or rules, go on that were there in the window before.
-
-    Args:
-        rows: those of a window, each as if it were the first of its item, which is the field after the window.
-        before: those that were published for the window before.
-    """
-    since = {row[ABOUT]: row.since for row in before}
-    return [row._replace(since=since[row[ABOUT]], status=CONTINUES) if row[ABOUT] in since else row for row in rows]
 
 
 class CountedParameters(Parameters):
@@ -106,11 +91,6 @@ class CountedParameters(Parameters):
     @override
     def accuracy(self) -> Accuracy:
         return self._other_accuracy if self.counts is None else self.counts.accuracy
-
-    @property
-    @override
-    def advice(self) -> str:
-        return "" if self.counts is None else self.counts.advice
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
-from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
+from privstream.mechanisms.keyed_counts.discovery import list_steps
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS, LARGEST_SUMMED, MOST_SUMMED
@@ -34,11 +34,11 @@ from privstream.transforms.parameters import (
     View,
     check_limits,
     limits_of,
+    plain,
 )
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.release import plain
 from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
 from typing_extensions import Unpack, override
@@ -76,6 +76,9 @@ class CountsParameters(Parameters):
     Source: derived here, docs/proofs/keyed_counts.md.
     """
 
+    rules: tuple[Any, ...] = ()
+    """What is counted in place of items."""
+
     def __init__(
         self,
         *,
@@ -102,9 +105,8 @@ class CountsParameters(Parameters):
         self.domain = None if domain is None else Domain.of(domain)
         self.steps = Steps.of(start=start, end=end, **options)
         span = windows_in(over, self.steps)
-        missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))
-        if missing:
-            raise ValueError(f"{missing} must be given: items stay found, and limits hold, in a run with a last window")
+        if self.steps.count is None:
+            raise ValueError("end or renew_every must be given: items stay found in a run with a last window")
         checks.probability("delta", delta, zero=True)
         self.remembers = domain is None and span != "start"
         if isinstance(span, int) and span > MOST_SUMMED:
@@ -217,7 +219,8 @@ class CountsParameters(Parameters):
     @property
     @override
     def release(self) -> Mapping[str, Any]:
-        return {**super().release, "bound": plain(self.bound)}
+        rules = {"rules": counted_items(self.rules)} if self.rules else {}  # thresholds are applied to what was drawn
+        return {**super().release, "bound": plain(self.bound), **rules}
 
     @property
     @override
@@ -225,20 +228,6 @@ class CountsParameters(Parameters):
         """Which rows are shown, and against what; how many windows are added up."""
         counted_once = self.mechanism.over == "start"
         return {"top": None, "rising": None, "at_least": None} | ({} if counted_once else {"over": "window"})
-
-    @property
-    @override
-    def advice(self) -> str:
-        """That a period has fewer windows than the longest blocks in which items are looked for."""
-        if not isinstance(self.mechanism, FoundKeys) or self.steps.renewal is None:
-            return ""
-        longest, most, number = self.mechanism.law.scales[-1].windows, LENGTHS[-1], self.steps.count
-        if longest == most:
-            return ""
-        return (
-            f"A period of renew_every has {number:,} window{'s' * (number != 1)}, so items are looked for in at "
-            f"most {longest:,} of them together, and not in up to {most:,}."
-        )
 
     @property
     @override
@@ -349,6 +338,11 @@ class CountsParameters(Parameters):
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
         return found.derive("random contributions") if self.chooses_randomly else found
+
+
+def counted_items(rules: Sequence[Any]) -> list[list[Any]]:
+    """Return, by the name of each rule, the items whose people it counts; none for any item."""
+    return sorted([rule.name, sorted(rule.items or ())] for rule in rules)
 
 
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:

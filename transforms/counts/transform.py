@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import apache_beam as beam
-from apache_beam.coders import Coder
-from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
     CountEvents,
-    CountRandomContributions,
     ReleaseDropped,
 )
 from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import PublishCounts
 from privstream.transforms.counts.shown import Follow, ShowCounts
-from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
+from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clock import WithClock, on_clock
-from privstream.transforms.timing.step_fn import StepFn
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.clock import WithClock
 from typing_extensions import override
 
 
@@ -45,15 +39,14 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         return *shared, last._replace(gives=Keyed) if self.ended else last
 
     @override
-    def _splitter(self) -> SplitEvents:
-        _ = self.mechanism.law  # once, at launch; workers receive it
-        limits = 0, self.mechanism.max_value or 0
-        return SplitEvents(**self._split_by, domain=self.domain, positions=self.domain is not None, limits=limits)
+    def _splitter(self, **given: Any) -> beam.DoFn:
+        return super()._splitter(limits=(0, self.mechanism.max_value or 0), **given)
 
     @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _limits(self) -> Sequence[beam.DoFn]:
+        _ = self.mechanism.law  # once, at launch; workers receive it
         if not self._by_person:
-            return apply_dofn(closed, CountEvents(steps=self.steps), Keyed)
+            return (CountEvents(steps=self.steps),)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         bound, dropped = self.bound, self.dropped_share
         assert bound is not None
@@ -65,7 +58,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ranked=False,
             distinct=bound.sampled and self._distinct,
         )
-        count = (CountRandomContributions if bound.sampled else CountContributions)(
+        count = CountContributions(
             **common,
             timer_offset=1,
             bound=bound,
@@ -75,8 +68,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             lists=self.mechanism if isinstance(self.mechanism, FoundKeys) and self.mechanism.listed else None,
             dropped=dropped,
         )
-        held = apply_dofn(closed, in_window, Keyed)
-        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), count, Keyed)
+        return in_window, count
 
     @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -121,61 +113,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             PCollection[Any],
             counted | "Counts" >> beam.Filter(lambda element: element[0] != CLOCK).with_output_types(Keyed),
         )
-
-
-class AtWindowEnds(beam.PTransform[Any, Any]):
-    """Publish the rows of a window together, given those published for the window before.
-
-    Args:
-        steps: those of the rows.
-        row_type: of the rows, with `window_end`.
-        timer_offset: that of this stage, after the one that the rows come from.
-        follow: from all rows of a window, in any order, and those of the one before, to those that are published.
-    """
-
-    def __init__(
-        self, steps: Steps, row_type: type, *, timer_offset: int, follow: Callable[[list[Any], list[Any]], list[Any]]
-    ) -> None:
-        super().__init__()
-        self.steps, self.row_type, self.timer_offset, self.follow = steps, row_type, timer_offset, follow
-
-    @override
-    def expand(self, rows: PCollection[Any]) -> PCollection[Any]:
-        coder = registry.get_coder(self.row_type)
-        encoded = rows | "Encode" >> beam.Map(under_one_key, coder, self.steps).with_output_types(Keyed)
-        publish = PublishAtEnds(steps=self.steps, timer_offset=self.timer_offset, coder=coder, follow=self.follow)
-        published = beam.ParDo(publish).with_output_types(self.row_type)
-        return cast(PCollection[Any], encoded | "WithClock" >> WithClock(self.steps) | published)
-
-
-def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
-    """Encode a row, with the step of its window."""
-    return on_clock(int(steps.ending(row.window_end)), coder.encode(row))
-
-
-class PublishAtEnds(StepFn, state="window_ends"):
-    """Publish the rows of a window together, which are remembered for the next one."""
-
-    coder: Coder
-    follow: Callable[[list[Any], list[Any]], list[Any]]
-
-    @override
-    def initial(self, key: bytes) -> list[Any]:
-        return []
-
-    @override
-    def snapshot(self, state: list[Any]) -> bytes:
-        return pack("published rows", 1, {str(place): self.coder.encode(row) for place, row in enumerate(state)})
-
-    @override
-    def restore(self, data: bytes) -> list[Any]:
-        found: dict[str, Any] = unpack("published rows", 1, data)
-        return [self.coder.decode(row) for row in found.values()]
-
-    @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        rows = self.follow([self.coder.decode(row) for row in batches], state)
-        return rows, rows
 
 
 class CountedTransform(CountedParameters, PeopleTransform):

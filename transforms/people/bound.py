@@ -30,63 +30,26 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
 
 
-class EventReader:
-    """What stages share that read checked batches of events (see `EventFields.schema`): their counters.
+def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
+    """Count the values that limits change, and how much of the sum of all "values" this takes away: both are exact.
 
-    What lies outside of the public steps, or has no code, is counted and dropped: `other` is the name of that counter.
+    Amounts are in thousandths of the largest limit, which is not 0, each rounded by itself: how values lie in batches
+    changes nothing. "contributions" are sums of values that have been counted as they were read.
     """
-
-    other = "events_outside_domain"
-
-    def __init__(self, *, steps: Steps, **given: Any) -> None:
-        self.steps = steps
-        take_arguments(self, given)
-        self.events = counter("events")
-        self.usable = counter("events_usable")
-        self.outside = counter("events_outside_run")
-        self.others = counter(self.other)
-
-    def in_run(self, codes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the events that count, of which codes are at least 0, and their steps."""
-        public = np.flatnonzero(codes >= 0)
-        rows, steps = self.steps.assign(times[public])
-        self.events.inc(len(codes))
-        self.others.inc(len(codes) - len(public))
-        self.outside.inc(len(public) - len(rows))
-        self.usable.inc(len(rows))
-        return public[rows], steps
+    counter(f"{name}_clipped").inc(int((within != values).sum()))
+    unit = max(map(abs, limits)) / THOUSANDTHS
+    amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
+    came, lost = (int(amount.sum()) for amount in amounts)
+    counter("sums_before_limit").inc(came if name == "values" else 0)
+    counter("sums_over_limit").inc(lost)
 
 
-class ClippedCounter:
-    """Counts the values that limits change, and how much of the sum of all values this takes away.
+class EventSplitter:
+    """Turn checked Arrow batches (see `EventFields.schema`) into encoded `EventBatch`es, by step and shard of people.
 
-    Amounts are in thousandths of the largest limit, each rounded by itself: how values lie in batches changes nothing.
-    The counters are exact, and not for publication.
-
-    Args:
-        name: of the values: the first counter is `<name>_clipped`, the others are `sums_before_limit`, of values as
-            they were read, and `sums_over_limit`.
-        again: whether other limits have counted what was read.
-    """
-
-    def __init__(self, name: str, *, again: bool = False) -> None:
-        self._name, self._again = name, again
-
-    def add(self, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
-        """Count values, and what they are within limits, of which one is not 0."""
-        counter(f"{self._name}_clipped").inc(int((within != values).sum()))
-        unit = max(map(abs, limits)) / THOUSANDTHS
-        amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
-        came, lost = (int(amount.sum()) for amount in amounts)
-        counter("sums_before_limit").inc(0 if self._again else came)
-        counter("sums_over_limit").inc(lost)
-
-
-class EventSplitter(EventReader):
-    """Turn Arrow batches into encoded `EventBatch`es, one per step and shard of people.
-
-    People and items become keyed 64-bit hashes, or, with `positions`, items become their codes in `domain`; texts of
-    items go along if they are `named`. Values are clipped to `limits`, without which they are not read, and those that
+    What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed 64-bit
+    hashes, or, with `positions`, items become their codes in `domain`; texts of items go along if they are `named`.
+    Users that are numbers stay these. Values are clipped to `limits`, without which they are not read, and those that
     were outside are counted. Where no user is read, the item stands for it: shards are those of items.
 
     Args:
@@ -99,21 +62,39 @@ class EventSplitter(EventReader):
     positions = False
     limits: tuple[float, float] | None = None
     named = True
+    other = "events_outside_domain"
+    """The counter of events without a code."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.clipped = ClippedCounter("values")
+    def __init__(self, *, steps: Steps, **given: Any) -> None:
+        self.steps = steps
+        take_arguments(self, given)
+        self.events = counter("events")
+        self.events_usable = counter("events_usable")
+        self.outside = counter("events_outside_run")
+        self.others = counter(self.other)
+
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        """Return the events that count, of which codes are at least 0, their steps and codes: those of the domain."""
+        if codes is None:
+            codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
+        public = np.flatnonzero(codes >= 0)
+        places, steps = self.steps.assign(batch["time"].to_numpy()[public])
+        rows = public[places]
+        self.events.inc(len(codes))
+        self.others.inc(len(codes) - len(public))
+        self.outside.inc(len(public) - len(rows))
+        self.events_usable.inc(len(rows))
+        return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows)), steps, codes[rows]
 
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split a batch of checked events."""
-        codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
-        rows, steps = self.in_run(codes, batch["time"].to_numpy())
-        if not len(rows):
+        batch, steps, codes = self.usable(batch)
+        if not len(steps):
             return
-        batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
         hashes, texts = None, None
         if self.positions:
-            codes = codes[rows]
             items = codes.astype(np.uint64)
         else:  # a code per row, and per code the item, increasing, and perhaps its text
             coded = batch["item"].dictionary_encode()
@@ -126,11 +107,15 @@ class EventSplitter(EventReader):
             texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
         users, values = items, None
         if "user" in batch.schema.names:
-            users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(batch["user"])))
+            column = batch["user"]
+            if pa.types.is_integer(column.type):
+                users = column.to_numpy().astype(np.uint64)
+            else:
+                users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(column)))
         if self.limits is not None and "value" in batch.schema.names:
             given = batch["value"].to_numpy()
             values = np.clip(given, *self.limits)
-            self.clipped.add(given, values, self.limits)
+            count_clipped("values", given, values, self.limits)
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, items, codes, times = users[order], items[order], codes[order], batch["time"].to_numpy()[order]
         values = None if values is None else values[order]

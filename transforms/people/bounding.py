@@ -4,71 +4,73 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
     StepKey,
-    decode,
     encode,
     named,
     people_key,
     rows_of,
     take_arguments,
 )
-from privstream.transforms.counters import CLOSED
+from privstream.transforms.counters import CLOSED, count_dropped
 from privstream.transforms.people.bound import (
     ITEM_ORDER,
-    EventReader,
     EventSplitter,
     added_up,
     bound_people,
     draws_of_pairs,
 )
-from privstream.transforms.timing.clock import STEP, Closed, on_clock, stepped
+from privstream.transforms.timing.clock import Closed, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-
-class ReadEvents(EventReader, beam.DoFn):
-    """What stages share that read events."""
 
 
 class SplitEvents(EventSplitter, beam.DoFn):
     """Splits events by step and shard of people."""
 
 
+class SplitByRules(SplitEvents):
+    """An event counts for each rule that it meets, whose number takes the place of the item."""
+
+    rules: Sequence[Any]  # with `items`, or None for all of them
+    positions = True
+
+    @override
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        batch, steps, _ = super().usable(batch, np.where(self._met(batch).any(axis=1), 0, -1))
+        places, rules = np.nonzero(self._met(batch))
+        return batch.take(pa.array(places)), steps[places], rules
+
+    def _met(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return which rules each event meets, bool (events, rules)."""
+        met = np.ones((batch.num_rows, len(self.rules)), bool)
+        for number, rule in enumerate(self.rules):
+            if rule.items is not None:
+                items = pa.array(rule.items, batch["item"].type)
+                met[:, number] = pc.is_in(batch["item"], items).to_numpy(zero_copy_only=False)
+        return met
+
+
 _PART = struct.Struct(">I")
 PART_ROWS = 1 << 17
 """Rows of a record, about, where people are parted."""
-
-
-class LimitCounter:
-    """Counts what comes to a limit, and what it drops: exact, and not for publication.
-
-    Args:
-        name: of the limit: the counters are `<name>_before_limit` and `<name>_over_limit`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._came = Metrics.counter("privstream", f"{name}_before_limit")
-        self._dropped = Metrics.counter("privstream", f"{name}_over_limit")
-
-    def add(self, came: int, dropped: int) -> None:
-        """Count what came, and how much of it was dropped."""
-        self._came.inc(came)
-        self._dropped.inc(dropped)
 
 
 class PartOfPeople(NamedTuple):
@@ -136,19 +138,19 @@ class BoundEvents(beam.DoFn):
 class BoundPerWindow(BoundEvents):
     """Events in, bounded holdings out, with sums of values if any.
 
-    They go to one clock, or `by_people`, for what bounds the whole run, by shard of people; `in_parts`,
-    large ones as several records (see `PartOfPeople`). Of a person random items are kept. Unless they are `ranked`, all
-    ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and count
-    once in it; otherwise each step has its own.
+    They go to one clock, `counted` where nobody asks whose they are; or `by_people`, for what bounds the whole run, by
+    shard of people; `in_parts`, large ones as several records (see `PartOfPeople`). Of a person random items are kept.
+    Unless they are `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if
+    they are `distinct`, and count once in it; otherwise each step has its own.
     """
 
     noise: NoiseSource
     items_per_step: int
+    counted = False
     by_people = False
     in_parts = False
     ranked = True
     distinct = False
-    limited = LimitCounter("items")
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
@@ -162,109 +164,18 @@ class BoundPerWindow(BoundEvents):
             draws=lambda rows: draws_of_pairs(order, events.users[rows], events.items[rows]),
             ranked=self.ranked,
         )
-        self.limited.add(len(rows) + dropped, dropped)
+        count_dropped("items", len(rows) + dropped, dropped)
         values = None if events.values is None else added_up(events.users, events.items, events.values)[rows]
         held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names, values)
-        if not self.by_people:
+        if self.counted:
+            yield on_clock(key.step, encode_counts(*np.unique(held.items, return_counts=True)))
+        elif not self.by_people:
             yield on_clock(key.step, encode(named(held)))
         elif not self.in_parts:
             yield people_key(key.shard), stepped(key.step, encode(held))
         else:
             for part, some in parts_of_people(held):
                 yield people_key(key.shard), stepped(key.step, part.to_bytes() + encode(some))
-
-
-Charged = dict[str, Charges]
-"""What a step charges people: for each limit whom, and how much; a limit that is not in it is needed no more."""
-
-
-Used = Mapping[str, UserCounters]
-"""How much people have used of each limit of the whole run, by the name of the limit."""
-
-
-class ChargesInOrder(StepFn):
-    """Steps in order that charge people for one thing alone; the log has their charges."""
-
-    @override
-    def initial(self, key: bytes) -> UserCounters:
-        return UserCounters()
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
-        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
-
-    @override
-    def encode(self, state: UserCounters) -> list[bytes]:
-        return state.compact().to_segments()
-
-
-class BoundOverRun(StepFn):
-    """Per shard of people, step after step: drop what is beyond people's limits over the whole run.
-
-    Steps are handled in order, and what a person has in a step in an order that depends on nothing but that, the person
-    and the noise key. So what is left depends on the person's own events alone.
-
-    A subclass names the kind of its log's entries, and its limits, in the order in which an entry has them.
-    """
-
-    kind: ClassVar[str]
-    limit_names: tuple[str, ...]
-
-    @abstractmethod
-    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
-        """Return what a step charges, and what is sent on."""
-
-    @override
-    def initial(self, key: bytes) -> Used:
-        return {limit: UserCounters() for limit in self.limit_names}
-
-    @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
-        if not batches:
-            return Stepped(state, (), unchanged)
-        held = HolderBatch.read(batches)
-        charged, outputs = self.admit(key, step, held, state)
-        after = {
-            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
-        }
-        return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
-
-    def _entry(self, charged: Charged) -> bytes:
-        nobody = Charges.none()
-        return pack(self.kind, 1, {limit: charged.get(limit, nobody).to_bytes() for limit in self.limit_names})
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Used:
-        found: list[dict[str, Any]] = [unpack(self.kind, 1, one) for one in segments]
-        charges = {limit: [Charges.from_bytes(one[limit]) for one in found] for limit in self.limit_names}
-        return {limit: UserCounters.of(each) for limit, each in charges.items()}
-
-    @override
-    def encode(self, state: Used) -> list[bytes]:
-        charges = {limit: counter.compact() for limit, counter in state.items()}
-        starts = range(0, max(map(len, charges.values())), SEGMENT)
-        return [self._entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
-
-
-class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
-    """Drop who has taken part in enough steps, `participations`; the rest goes on to one clock."""
-
-    kind = "contributions"
-    limit_names = ("participations",)
-
-    participations: int
-    limited = LimitCounter("holdings")
-
-    @override
-    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
-        people, person = np.unique(held.users, return_inverse=True)
-        admitted = used["participations"].charged(people) < self.participations
-        kept = admitted[person]
-        self.limited.add(len(kept), int(len(kept) - kept.sum()))
-        charged = {"participations": Charges.of(people[admitted])}
-        if not kept.any():
-            return charged, []
-        return charged, [on_clock(step, encode(named(rows_of(held, np.flatnonzero(kept)))))]
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:
@@ -281,14 +192,39 @@ def add_counts(batches: Iterable[bytes], size: int) -> np.ndarray:
     return found
 
 
-class CountHolders(beam.DoFn):
-    """Count the people with each item in a batch: each person is in one batch of a step, with an item at most once."""
+class LimitRows(StepFn, state="limit_rows"):
+    """Per shard of people: drop what is beyond a person's limit over the whole run, and count the rest.
 
-    def __init__(self) -> None:
-        self.counted = Metrics.counter("privstream", "holdings_counted")
+    Steps are handled in order, and what a person has in a step in the order of its ranks. So what is left depends on
+    the person's own events alone. The log has whom a step charges.
+    """
+
+    limit: int
+    whole_steps = False  # whether all that a person has in a step is charged once
 
     @override
-    def process(self, element: Keyed) -> Iterator[Keyed]:
-        (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
-        self.counted.inc(len(held.items))
-        yield on_clock(step, encode_counts(*np.unique(held.items, return_counts=True)))
+    def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
+        if not batches:
+            return Stepped(state, (), unchanged)
+        rows = HolderBatch.read(batches)
+        places = 0 if self.whole_steps else rows.ranks.astype(np.int64)
+        admitted = places < self.limit - state.charged(rows.users)
+        count_dropped("contributions", len(admitted), int(len(admitted) - admitted.sum()))
+        people = rows.users[admitted]
+        charges = Charges.of(np.unique(people) if self.whole_steps else people)
+        if not len(charges):
+            return Stepped(state, (), unchanged)
+        counts = encode_counts(*np.unique(rows.items[admitted], return_counts=True))
+        return Stepped(state.add(charges), [on_clock(step, counts)], charges.to_bytes)
+
+    @override
+    def initial(self, key: bytes) -> UserCounters:
+        return UserCounters()
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
+        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
+
+    @override
+    def encode(self, state: UserCounters) -> list[bytes]:
+        return state.compact().to_segments()

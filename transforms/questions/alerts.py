@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
@@ -18,11 +18,11 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, alerts
 from privstream.transforms.counts.counted import CountedParameters
-from privstream.transforms.counts.keyed_counts import CountsParameters
+from privstream.transforms.counts.keyed_counts import counted_items
 from privstream.transforms.parameters import within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import Alert
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
 LARGEST = 2**53
@@ -108,23 +108,6 @@ LATER = 1000
 """The number of windows for which accuracy is stated where there is no end."""
 
 
-class RuleCountsParameters(CountsParameters):
-    """Counts of the people who meet each rule, in the order of names: it takes the place of an item."""
-
-    rules: tuple[AlertRule, ...] = ()
-
-    @property
-    @override
-    def release(self) -> Mapping[str, Any]:
-        """That of counts, with what is counted; thresholds are applied to what was drawn."""
-        return {**super().release, "rules": counted_items(self.rules)}
-
-
-def counted_items(rules: Sequence[AlertRule]) -> list[list[Any]]:
-    """Return, by the name of each rule, the items whose people it counts; none for any item."""
-    return sorted([rule.name, sorted(rule.items or ())] for rule in rules)
-
-
 class AlertsParameters(CountedParameters):
     """Report in which windows enough people, or few enough, meet a public rule.
 
@@ -155,7 +138,6 @@ class AlertsParameters(CountedParameters):
     docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 5.
     """
 
-    counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
     row_type, counter = Alert, "alerts_published"
 
     of_methods = MappingProxyType(
@@ -187,7 +169,6 @@ class AlertsParameters(CountedParameters):
         super().__init__(noise, shards)
         self._check_method(method, "counts", "sparse_vector", "status")
         checks.probability("delta", delta, zero=True)
-        check_moment("start", start)
         if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
             raise TypeError("rules must be a sequence of AlertRule")
         if not rules or len({rule.name for rule in rules}) < len(rules):
@@ -198,8 +179,8 @@ class AlertsParameters(CountedParameters):
         if method == "counts":
             listed = Domain([rule.name for rule in self.rules])
             self._by_counts(noise=noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
-            assert isinstance(self.counts, RuleCountsParameters)
-            self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))
+            assert self.counts is not None
+            self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))  # as the list of names is
             conditions = {
                 rule.name: Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True) for rule in self.rules
             }
@@ -209,7 +190,7 @@ class AlertsParameters(CountedParameters):
         if method == "status":
             if few := [rule.name for rule in self.rules if rule.sign < 0]:
                 raise ValueError(f"at_most of rule {few[0]!r} must not be given with the method status")
-            self.monitor = ThresholdMonitor(
+            self.mechanism = self.monitor = ThresholdMonitor(
                 calibration="status",
                 epsilon=epsilon,
                 delta=delta,
@@ -222,7 +203,7 @@ class AlertsParameters(CountedParameters):
             if longer := [rule for rule in self.rules if rule.ends_at != rule.threshold]:
                 clear, name = SIDES[longer[0].sign][1], longer[0].name
                 raise ValueError(f"{clear} of rule {name!r} must not be given with the method sparse_vector")
-            self.sparse_vector = SparseVector(
+            self.mechanism = self.sparse_vector = SparseVector(
                 epsilon=epsilon,
                 max_hits=MIN_ALERTS if min_alerts is None else min_alerts,
                 publish=GAPS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.continual import cardinality as mechanisms
@@ -13,7 +12,6 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.views.smoothing import SmoothedWindows
 from privstream.transforms.parameters import (
-    BEGIN,
     Actions,
     Parameters,
     View,
@@ -28,18 +26,6 @@ from typing_extensions import Unpack, override
 METHODS = {"counts": "counts", "sparse_counter": "sparse"}
 """Which mode of the mechanism each method is."""
 FOR_EVER = 65_535  # steps, where there is no time-out
-
-
-def stays(steps: Steps, step: int, kinds: np.ndarray, times: np.ndarray, timeout: int | None) -> np.ndarray:
-    """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens.
-
-    Args:
-        timeout: microseconds after their last entering event until which a person is there, or None for ever.
-    """
-    present = np.full(len(kinds), FOR_EVER)
-    if timeout is not None:
-        present = steps.starting(steps.after(times, timeout)) - step  # still there at that moment
-    return np.where(kinds == BEGIN, np.maximum(present, 0), 0).astype(np.uint16)
 
 
 class CardinalityParameters(Parameters):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
+import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
-from privstream.mechanisms.sorted_runs import Run, SortedRuns
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -22,10 +22,13 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.people.bounding import BoundEvents, LimitCounter, SplitEvents
-from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
-from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
+from privstream.transforms.counters import count_dropped
+from privstream.transforms.parameters import BEGIN, Actions
+from privstream.transforms.people.bounding import BoundEvents
+from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters
+from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import CardinalityEstimate, interval
+from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.clock import on_clock, stepped
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
 from typing_extensions import override
@@ -57,70 +60,72 @@ class PublishCardinality(RunningAnswers, state="publish_cardinality"):
         yield float(people), *ends, noisy, NO_BOUND if exhausted else bound
 
 
-ABSENT = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Stays(Run):
-    """What is known of distinct people: sixteen bytes a person, encoded too.
+class Members(NamedTuple):
+    """What is known of distinct people.
 
     Attributes:
-        keys: the people, uint64, shape (n,), strictly increasing.
-        values: the step, int64, at whose end each is no longer present; with a limit times 2^17, plus the number of
+        people: uint64, shape (n,), strictly increasing.
+        until: the step, int64, at whose end each is no longer present; with a limit times 2^17, plus the number of
             windows in which the person counts until then.
     """
 
-    kind = "stays"
+    people: np.ndarray
+    until: np.ndarray
 
     @classmethod
-    def of(cls, people: np.ndarray, until: np.ndarray) -> Stays:
-        """Sort distinct people."""
-        order = np.argsort(people)
-        return cls(people[order], until[order])
+    def latest(cls, parts: Iterable[Members]) -> Members:
+        """Return what is known last, given what became known from time to time."""
+        people, until = (np.concatenate(columns) for columns in zip(NOBODY, *parts, strict=True))
+        order = np.argsort(people, kind="stable")
+        last = order[np.roll(first_of_run(people[order]), -1)]  # the first row is always one
+        return cls(people[last], until[last])
 
-    @override
-    def merged(self, newer: Stays) -> Stays:
-        people, until, first = self.interleaved(newer)
-        last = np.roll(first, -1)  # the first row is always one
-        return Stays(people[last], until[last])
+    def of(self, people: np.ndarray) -> np.ndarray:
+        """Return `until` of some people in any order; 0 where nothing is known."""
+        place = np.searchsorted(self.people, people)
+        known = place < len(self.people)
+        known[known] = self.people[place[known]] == people[known]
+        found = np.zeros(len(people), np.int64)
+        found[known] = self.until[place[known]]
+        return found
 
-    def after(self, step: int) -> Stays:
+    def after(self, step: int) -> Members:
         """Leave out those who are not present at the end of `step`, nor later, where nothing else is known of them."""
-        kept = self.values > step
-        return Stays(self.keys[kept], self.values[kept])
+        return Members(self.people[self.until > step], self.until[self.until > step])
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return pack("members", 1, self._asdict())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Members:
+        """Decode."""
+        found: dict[str, Any] = unpack("members", 1, data)
+        return cls(**found)
 
 
-class MembershipLog(SortedRuns[Stays]):
-    """All stays so far. Who has left is forgotten when all runs become one, unless limits are to be known."""
-
-    def updated(self, stays: Stays, step: int) -> MembershipLog:
-        """Return what is known after new stays in step `step`."""
-        after = self.add(stays)
-        if not len(stays) or len(after.runs) > 1:
-            return after
-        return MembershipLog().add(after.runs[0].after(step))
-
-    def values_of(self, people: np.ndarray) -> np.ndarray:
-        """Return the value of each of `people` (uint64, any order); ABSENT if unknown."""
-        values = np.full(len(people), ABSENT, np.int64)
-        for there, newer in self.found(people):  # oldest first: what is newer comes on top
-            values = np.where(there, newer, values)
-        return values
+NOBODY = Members(np.empty(0, np.uint64), np.empty(0, np.int64))
 
 
 class LastPresence(BoundEvents):
     """Per step and shard of people: the last event of each person; at one time, leaving comes last."""
 
-    timeout: int | None
+    timeout: int | None  # microseconds after their last entering event until which a person is there
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         order = np.lexsort((events.items, events.times, events.users))
         rows = order[np.roll(first_of_run(events.users[order]), -1)]  # the first row is always one
         kinds = events.items[rows]
-        stay = stays(self.steps, key.step, kinds, events.times[rows], self.timeout)
-        last = HolderBatch(events.users[rows], kinds, stay, Names.none())
+        last = HolderBatch(events.users[rows], kinds, self.stays(key.step, kinds, events.times[rows]), Names.none())
         yield people_key(key.shard), stepped(key.step, encode(last))
+
+    def stays(self, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens."""
+        present = np.full(len(kinds), FOR_EVER)
+        if self.timeout is not None:
+            present = self.steps.starting(self.steps.after(times, self.timeout)) - step  # still there at that moment
+        return np.where(kinds == BEGIN, np.maximum(present, 0), 0).astype(np.uint16)
 
 
 CHANGE = struct.Struct(">q")
@@ -140,21 +145,20 @@ class TrackMembers(StepFn, state="track_members"):
     """
 
     limit: int | None = None
-    limited = LimitCounter("entries")
 
     @override
-    def initial(self, key: bytes) -> MembershipLog:
-        return MembershipLog()
+    def initial(self, key: bytes) -> Members:
+        return NOBODY
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: MembershipLog) -> Stepped:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Members) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
         heard = HolderBatch.read(batches)
         people, stay = heard.users, heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         unit = 1 if self.limit is None else 1 << USED_BITS
-        before, used = np.divmod(state.values_of(people), unit)
+        before, used = np.divmod(state.of(people), unit)
         present = before > step
         used = used - np.where(present, before - step, 0)
         left = np.full(len(people), NEVER - step) if self.limit is None else self.limit - used
@@ -162,15 +166,16 @@ class TrackMembers(StepFn, state="track_members"):
         admitted = left[entering] > 0
         ends = np.minimum(until, self._last + 1)[entering]
         cut = admitted & (step + left[entering] < ends)
-        self.limited.add(len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
+        count_dropped("entries", len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)
         if self.limit is not None:
             until = np.minimum(until, step + left)
         outputs = self._changes(step, present[rows], stay[rows] > 0, before[rows], until[rows])
-        stays = Stays.of(people[rows], (until * unit + (used + until - step) % unit)[rows])
-        return Stepped(state.updated(stays, step), outputs, stays.to_bytes if len(rows) else unchanged)
+        known = Members(people[rows], (until * unit + (used + until - step) % unit)[rows])
+        after = Members.latest([state, known]).after(step) if len(rows) else state
+        return Stepped(after, outputs, known.to_bytes if len(rows) else unchanged)
 
     def _changes(
         self, step: int, present: np.ndarray, stays: np.ndarray, before: np.ndarray, until: np.ndarray
@@ -186,21 +191,25 @@ class TrackMembers(StepFn, state="track_members"):
         return [on_clock(at, CHANGE.pack(total)) for at, total in changes if total]
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> MembershipLog:
-        return MembershipLog.of(map(Stays.from_bytes, segments))
+    def decode(self, key: bytes, segments: list[bytes]) -> Members:
+        return Members.latest(map(Members.from_bytes, segments))
 
     @override
-    def encode(self, state: MembershipLog) -> list[bytes]:
-        return state.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).to_segments()
+    def encode(self, state: Members) -> list[bytes]:
+        return [state.to_bytes()]
 
 
-class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
     last_stage = PublishCardinality
 
+    @property
+    def domain(self) -> Actions:
+        """What events say."""
+        return self.actions
+
     @override
-    def _splitter(self) -> SplitEvents:
-        given = self._split_by | {"noise": self._people}
-        return SplitEvents(**given, domain=self.actions, positions=True, other="events_of_other_values")
+    def _splitter(self, **given: Any) -> beam.DoFn:
+        return super()._splitter(other="events_of_other_values", **given)
 
     @override
     def _limits(self) -> tuple[LastPresence, TrackMembers]:
@@ -209,5 +218,5 @@ class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - i
 
     @property
     @override
-    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
         return f"{self.actions.begin} {self.actions.end} {self.timeout}", f"{self.max_contributions}"

@@ -83,14 +83,11 @@ class HeavyHittersParameters(CountedParameters):
             self._by_counts(noise=noise)
             self.follow = partial(trending, windows=self.steps, threshold=least)
             return
-        if start is None:
-            raise ValueError(f"start must be given with the method {method}")
-        self.steps = Steps.of(start=start, end=end, **options)
-        steps = self.steps
+        self.steps = steps = Steps.of(start=start, end=end, **options)
         if steps.count is None:
             raise ValueError(f"end or renew_every must be given with the method {method}")
         self.max_per_window = 1 if max_per_window is None else max_per_window
-        self.monitor = ThresholdMonitor(
+        self.mechanism = self.monitor = ThresholdMonitor(
             calibration=method,
             epsilon=epsilon,
             delta=delta,

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.monitor import NONE_UP, ThresholdMonitor, UpItems
+from privstream.mechanisms.monitor.monitor import CONTINUES, NONE_UP, STARTED, StatusRows, ThresholdMonitor, UpItems
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import HolderBatch, Keyed, Names
-from privstream.transforms.counts.counted import with_streaks
-from privstream.transforms.counts.transform import AtWindowEnds, CountedTransform
-from privstream.transforms.people.bounding import BoundPerWindow, LimitCounter, SplitEvents
+from privstream.transforms.batches import HolderBatch, Names
+from privstream.transforms.counters import count_dropped
+from privstream.transforms.counts.transform import CountedTransform
+from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.questions.heavy_hitters import HeavyHittersParameters
-from privstream.transforms.row_types import interval
-from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
-from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import WithClock
+from privstream.transforms.row_types import STATUSES, interval
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 
@@ -35,20 +31,25 @@ class Statuses:
     names: Names = field(default_factory=Names.none)
 
 
-class DecideSteps(StepFn):
+def with_streaks(found: StatusRows, before: UpItems) -> StatusRows:
+    """Let hits go on that were there in the step before."""
+    again = np.isin(found.items, before.items)
+    since = found.since.copy()
+    since[again] = before.since[np.isin(before.items, found.items)]
+    return replace(found, since=since, status=np.where(again, CONTINUES, STARTED).astype(np.uint8))
+
+
+class DecideSteps(StepFn, state="decide_steps"):
     """Decide each step once, publish hits, or what is up or ends, and log who was charged and what is up.
 
-    An entry of the log has charges, and what is up after them, which is public.
+    An entry of the log has charges, and what was reported, which is public.
     """
 
     monitor: ThresholdMonitor
+    row_type: Any
     listed: Any = None
-    """Public items, or rules, by their number."""
-    limited = LimitCounter("charged")
-
-    @abstractmethod
-    def row(self, step: int, what: Any, *told: Any) -> Any:
-        """Return a row about an item, or a rule: its number and interval, since when it is reported, and its status."""
+    """Public items, or what rows say of rules, by their number."""
+    counter = "hits_published"
 
     @override
     def initial(self, key: bytes) -> Statuses:
@@ -59,22 +60,15 @@ class DecideSteps(StepFn):
         held, number = HolderBatch.read(batches), self.steps.in_first_period(step)
         holdings = Holdings(step=number, users=held.users, items=held.items, ranks=held.ranks)
         active = holdings.active(state.counters, self.monitor.max_hits)
-        self.limited.add(len(active), int(np.count_nonzero(~active)))
-        found, charges, up = self.monitor.decide(state.counters, holdings, self.noise_of(step), state.up)
+        count_dropped("charged", len(active), int(np.count_nonzero(~active)))
+        by_status = self.monitor.calibration == "status"
+        up = state.up if by_status else NONE_UP
+        found, charges, up = self.monitor.decide(state.counters, holdings, self.noise_of(step), up)
+        if not by_status:
+            found = with_streaks(found, state.up)
+            up = UpItems(found.items, found.since)
         names = held.names if not len(state.up) else Names.union([state.names, held.names])
-        listed = names if self.listed is None else self.listed
-        counts = found.counts.tolist() or [None] * len(found.items)
-        columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
-        rows = [
-            self.row(
-                step,
-                listed[item],
-                *self.numbered(None if STATUSES[status] == CONTINUES else count),
-                self.steps.bounds(since + step - number)[0],
-                STATUSES[status],
-            )
-            for item, count, since, status in zip(*columns, strict=True)
-        ]
+        rows = list(self._rows(step, found, names if self.listed is None else self.listed, by_status))
         self.published.inc(len(rows))
         if not len(charges) and np.array_equal(up.items, state.up.items):
             return Stepped(state, rows, unchanged)
@@ -82,11 +76,17 @@ class DecideSteps(StepFn):
         after = Statuses(state.counters.add(charges), up, kept)
         return Stepped(after, rows, lambda: _entry(charges, after))
 
-    def numbered(self, count: int | None) -> tuple[float | None, float | None, float | None]:
-        """Return a count and its interval of 95%, or nothing where there is no count."""
-        if count is None:
-            return None, None, None
-        return float(count), *interval(float(count), self.monitor.count_error(OUTSIDE))
+    def _rows(self, step: int, found: StatusRows, listed: Any, by_status: bool) -> Iterator[Any]:
+        """Yield the rows of a step; nothing is paid for the count of what stays up."""
+        window, before = self.steps.bounds(step), step - self.steps.in_first_period(step)
+        spread = self.monitor.count_error(OUTSIDE)
+        counts = found.counts.tolist() or [None] * len(found.items)
+        columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
+        for item, count, since, status in zip(*columns, strict=True):
+            what = listed[item] if isinstance(listed[item], tuple) else (listed[item],)
+            hidden = count is None or (by_status and status == CONTINUES)
+            number = (None, None, None) if hidden else (float(count), *interval(float(count), spread))
+            yield self.row_type(*window, *what, *number, self.steps.bounds(since + before)[0], STATUSES[status])
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
@@ -111,34 +111,13 @@ def _entry(charges: Charges, state: Statuses) -> bytes:
     return pack("statuses", 1, {"charges": charges.to_bytes(), **vars(state.up), **names})
 
 
-class DecideItems(DecideSteps, state="decide_items"):
-    """Which items many people have."""
-
-    counter = "hits_published"
-
-    @override
-    def row(self, step: int, what: str, *told: Any) -> HeavyHitter:
-        return HeavyHitter(*self.steps.bounds(step), what, *told)
-
-
 class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
-    def _splitter(self) -> SplitEvents:
-        return SplitEvents(**self._split_by, domain=self.domain, positions=self.domain is not None)
+    def _limits(self) -> tuple[BoundPerWindow]:
+        return (BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=self.max_per_window),)
 
     @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        bound = BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=self.max_per_window)
-        return apply_dofn(closed, bound, Keyed)
-
-    @override
-    def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _last(self) -> DecideSteps:
         _ = self.monitor.calibrated  # once, at launch; workers receive it
-        given: dict[str, Any] = {"monitor": self.monitor, "steps": self.steps, "noise": self.noise}
-        decide = DecideItems(**given, listed=self.domain, timer_offset=1)
-        clocked = held | "WithClock" >> WithClock(self.steps)
-        rows = apply_dofn(clocked, decide, HeavyHitter)
-        if self.method == "status":
-            return rows
-        at_ends = AtWindowEnds(self.steps, HeavyHitter, timer_offset=2, follow=with_streaks)
-        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+        given: dict[str, Any] = {"monitor": self.monitor, "noise": self.noise, "listed": self.domain}
+        return DecideSteps(steps=self.steps, timer_offset=1, row_type=self.row_type, counter=self.counter, **given)

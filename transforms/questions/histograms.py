@@ -108,11 +108,11 @@ class CategoryParameters(Parameters):
             raise ValueError("max_contributions must be given when the unit is a person")
         self.max_contributions, self.max_per_window = max_contributions, max_per_window
         self.steps = Steps.of(start=start, end=end, **options)
-        self.categories = Domain.of(domain)
+        self.domain = Domain.of(domain)
         self.shape: dict[str, Any] = {  # what a mechanism must know: each event is a row of one column
             "epsilon": epsilon,
             "delta": delta,
-            "columns": len(self.categories),
+            "columns": len(self.domain),
             "horizon": self.steps.count,
             "row_columns": 1,
             "rows_per_unit": max_contributions,
@@ -127,7 +127,7 @@ class CategoryParameters(Parameters):
     @override
     def promise(self) -> PrivacyGuarantee:
         found, by_person = self.mechanism.guarantee, self.unit == "person"
-        one = f"An event counts in one window, for one category of {len(self.categories):,}."
+        one = f"An event counts in one window, for one category of {len(self.domain):,}."
         proof = f"docs/proofs/live_histograms.md, section {3 if by_person else 2}; {found.proof}"
         return replace(
             within(found, self.person_limits, one, hashed=by_person), unit=PERSON if by_person else EVENT, proof=proof
@@ -193,7 +193,7 @@ class HistogramParameters(CategoryParameters):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.queries = queries_of(queries, len(self.categories))
+        self.queries = queries_of(queries, len(self.domain))
         asked = tuple(self.queries.values())
         choices: list[tuple[HistogramQuery, ...]] = [(Histogram(),)]
         if not any(isinstance(query, Histogram | TopK) for query in asked):  # these name categories
@@ -222,7 +222,7 @@ class FlagsParameters(CategoryParameters):
 
     def __init__(self, *, thresholds: int | Mapping[str, int], **options: Any) -> None:
         super().__init__(**options)
-        names = self.categories.texts.to_pylist()
+        names = self.domain.texts.to_pylist()
         if not isinstance(thresholds, Mapping):
             thresholds = dict.fromkeys(names, thresholds)
         if set(thresholds) != set(names):

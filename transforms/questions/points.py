@@ -27,11 +27,10 @@ def standing_queries(given: Any, fields: tuple[str, ...], universe: int) -> tupl
     rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
     if not isinstance(given, Collection):
         raise TypeError(f"{rule}, got {type(given).__name__}")
-    queries = [(one,) for one in given] if len(fields) == 1 else list(given)
-    if not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in queries):
-        raise TypeError(rule)
     found: set[tuple[int, ...]] = set()
-    for query in queries:
+    for query in [(one,) for one in given] if len(fields) == 1 else given:
+        if not isinstance(query, tuple | list | np.ndarray) or len(query) != len(fields):
+            raise TypeError(rule)
         least = 1
         for name, number in zip(fields, query, strict=True):
             least = checks.integer(f"standing queries: {name}", number, minimum=least, maximum=universe)
@@ -74,8 +73,6 @@ class PointParameters(Parameters):
     ) -> None:
         super().__init__(noise)
         self.steps = Steps.of(start=start, end=end, **options)
-        if self.steps.first is None:
-            raise ValueError("start must be given: windows are counted from it")
         self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
         self.delta = checks.probability("delta", delta, zero=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
 from privstream.mechanisms.continual.ranges import RangeState, Updates
-from privstream.transforms.batches import EventBatch, KeyedBatch, Names, encode
-from privstream.transforms.parameters import BEGIN, Actions
-from privstream.transforms.people.bound import by_step_and_shard
-from privstream.transforms.people.bounding import ReadEvents
+from privstream.transforms.batches import EventBatch
+from privstream.transforms.parameters import BEGIN
+from privstream.transforms.people.bounding import SplitEvents
 from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
-from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
+from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.rows import NearestPoints, RangeCount
+from privstream.transforms.stages import PeopleTransform
+from privstream.transforms.timing.clock import ToClock
 from typing_extensions import override
 
 
@@ -29,51 +30,48 @@ def updates_of(batches: Sequence[bytes]) -> Updates:
     return Updates(points[order], inserted[order])
 
 
-class PackUpdates(ReadEvents):
-    """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into `EventBatch`es of steps.
+class PackUpdates(SplitEvents):
+    """Turn batches of events (`user`: the point, `item`: what happens to it) into `EventBatch`es of steps.
 
-    What lies outside of the public steps is counted and dropped, and so are points outside of the universe, which are 1
-    .. `universe`, and actions that mean nothing. All that depends on the event alone.
+    Points outside of the universe, which are 1 .. `universe`, are counted and dropped, and so are actions that mean
+    nothing. All that depends on the event alone.
     """
 
     universe: int
-    actions: Actions
+    positions = True
     other_points = Metrics.counter("privstream", "points_outside_universe")
     other = "events_of_other_actions"
 
     @override
-    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        points, kinds, times = batch["user"].to_numpy(), self.actions.kinds(batch["item"]), batch["time"].to_numpy()
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        points = batch["user"].to_numpy()
         within = np.flatnonzero((points >= 1) & (points <= self.universe))
         self.events.inc(len(points) - len(within))
         self.other_points.inc(len(points) - len(within))
-        rows, steps = self.in_run(kinds[within], times[within])
-        if not len(rows):
-            return
-        rows = within[rows]
-        users, items = points.astype(np.uint64), kinds.astype(np.uint64)
-        order, parts = by_step_and_shard(steps, np.zeros(len(rows), np.uint64), 1)
-        for to, part in parts:
-            chosen = rows[order[part]]
-            updates = EventBatch(users[chosen], items[chosen], times[chosen], Names.none())
-            yield to.to_bytes(), (len(chosen), encode(updates))
+        return super().usable(batch.take(pa.array(within)))
 
 
-class PointTransform(PointParameters, RunningTransform):
+class PointTransform(PointParameters, PeopleTransform):
     """Updates of points in; answers to public queries at the end of each window."""
 
     @override
-    def _packer(self) -> PackUpdates:
-        return PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
+    def _splitter(self, **given: Any) -> PackUpdates:
+        return PackUpdates(steps=self.steps, universe=self.universe, domain=self.actions, **given)
+
+    @override
+    def _limits(self) -> tuple[ToClock]:
+        return (ToClock(),)
 
     @property
     @override
-    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
         return (f"{self.actions.begin} {self.actions.end}",)
 
     @property
     @override
-    def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {"queries": np.array(self.standing, np.int64)}
 
 

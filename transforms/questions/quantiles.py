@@ -19,7 +19,7 @@ from privstream.transforms.parameters import (
     within,
 )
 from privstream.transforms.reading.fields import NUMBER, TEXT, UNREAD, EventFields
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
 
@@ -46,6 +46,8 @@ class QuantilesParameters(Parameters):
     Source: derived here, docs/proofs/numeric_quantiles.md.
     """
 
+    mechanism: Mechanism
+
     def __init__(
         self,
         *,
@@ -66,7 +68,6 @@ class QuantilesParameters(Parameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise, shards)
-        check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
         most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch, first_of_run
-from privstream.transforms.people.bounding import LimitCounter
-from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps, LimitRows
+from privstream.transforms.counters import counter
 from privstream.transforms.questions.quantiles import QuantilesParameters
+from privstream.transforms.questions.running_stages import BoundCodes, ListedTransform, RunningAnswers
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -26,7 +26,6 @@ class Binned:
 
     bins: Bins
     steps: Steps
-    clipped: ClassVar[Any] = Metrics.counter("privstream", "values_clipped")
 
     def __len__(self) -> int:
         return int(self.bins.resolution)
@@ -37,7 +36,7 @@ class Binned:
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
             in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
-            self.clipped.inc(len(in_run))
+            counter("values_clipped").inc(len(in_run))
         return np.asarray(self.bins.places(values))
 
 
@@ -47,7 +46,7 @@ class BoundValues(BoundCodes):
     Equal rows of a person are told apart by how many of them come before: each is as likely to count as any other.
     """
 
-    limited = LimitCounter("values")
+    counted = "values"
     noise: NoiseSource
 
     @override
@@ -63,7 +62,7 @@ class BoundValues(BoundCodes):
         return np.lexsort((number, events.items, events.times, draws, events.users))
 
 
-class PublishQuantiles(CountedSteps, state="publish_quantiles"):
+class PublishQuantiles(RunningAnswers, state="publish_quantiles"):
     """On a public clock: publish the quantiles of every window."""
 
     row_type = QuantileEstimate
@@ -79,15 +78,15 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
         return zip(*(column.tolist() for column in columns), strict=True)
 
 
-class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
+class NumericQuantiles(QuantilesParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
     last_stage = PublishQuantiles
 
     @property
-    def categories(self) -> Binned:
+    def domain(self) -> Binned:
         """The bins."""
         return Binned(self.mechanism.bins, self.steps)
 
     @override
-    def _limits(self) -> tuple[BoundValues, LimitRows]:
-        bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
-        return bound, self._limit_rows(self.mechanism.contributions)
+    def _limits(self) -> Sequence[beam.DoFn]:
+        in_window = BoundValues(steps=self.steps, noise=self.noise, limit=self.mechanism.per_step)
+        return self._bounded(in_window, self.mechanism.contributions)

@@ -23,24 +23,20 @@ BETA = 0.05
 
 
 class QueriesParameters(Parameters):
-    """Answer counting queries about a data set, online and in order of event time.
+    """Answer counting queries about a data set, one after the other, in order of their times.
 
     Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
     Arrow batches, as of `KeyedCounts`; each person counts with one item. Events without a time count as of 1970.
-    `queries`: `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query. Args: see
+    `queries`: `LinearQuery` rows, bounded. Output: one `QueryAnswer` row for each query. Args: see
     `Parameters` and `privstream help queries`.
 
     An answer comes from a public hypothesis, for free, unless a private test finds it wrong by about alpha `records`:
     then it is measured, and the hypothesis learns from it. When all measurements are spent, the row of each further
     query has the source `refused`; its estimate is that of the hypothesis, which has not been tested.
 
-    No query is answered before all data has been read. A query whose time is before its timestamp in the stream, which
-    should be the time at which it came, or before that of a query that has been answered, is a dead letter.
-
     Privacy:
-        Unit: one person, added or removed: all records of one person, of which one counts. (epsilon, delta) over all
-        queries that are ever asked about one data set; they may depend on all earlier answers. Public: all arguments
-        but `noise`, among them `records`; the queries.
+        Unit: one person, added or removed: all records of one person, of which one counts. (epsilon, delta):
+        `guarantee`, over all queries of a run. Public: all arguments but `noise`, among them `records`; the queries.
 
     Accuracy:
         With probability 95%, every one of the first `queries` answers that is not refused is within its `error_bound`.
@@ -53,6 +49,8 @@ class QueriesParameters(Parameters):
 
     Source: Hardt and Rothblum (2010), docs/proofs/multiplicative_weights.md.
     """
+
+    mechanism: OnlineMultiplicativeWeights
 
     def __init__(
         self,

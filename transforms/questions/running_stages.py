@@ -1,104 +1,124 @@
-"""What questions share that publish something after every window: the last stage, and how others lead to it."""
+"""What questions share that publish something after every window: counts of what is listed, and the last stage."""
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import apache_beam as beam
-from apache_beam.pvalue import PCollection
-from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed, KeyedBatch
-from privstream.transforms.people.bounding import BoundEvents
-from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock
+import numpy as np
+import pyarrow as pa
+from privstream.transforms.batches import (
+    EventBatch,
+    HolderBatch,
+    Keyed,
+    KeyedBatch,
+    Names,
+    StepKey,
+    encode,
+    first_of_run,
+    people_key,
+)
+from privstream.transforms.counters import count_dropped
+from privstream.transforms.people.bound import place_in_run
+from privstream.transforms.people.bounding import (
+    BoundEvents,
+    LimitRows,
+    SplitEvents,
+    add_counts,
+    encode_counts,
+)
+from privstream.transforms.reading.fields import UNREAD
+from privstream.transforms.stages import PeopleTransform
+from privstream.transforms.timing.clock import ToClock, stepped
 from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
+
+
+class CountEvents(SplitEvents):
+    """Count what each Arrow batch has, per step: whose events they are is not even read."""
+
+    @override
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        _, steps, codes = self.usable(batch)
+        cells, counts = np.unique(steps * len(self.domain) + codes, return_counts=True)
+        step, columns = np.divmod(cells, len(self.domain))
+        starts: list[int] = np.flatnonzero(first_of_run(step)).tolist() if len(step) else []
+        for start, end in itertools.pairwise([*starts, len(step)]):
+            some = counts[start:end]
+            yield StepKey(int(step[start]), 0).to_bytes(), (int(some.sum()), encode_counts(columns[start:end], some))
+
+
+class BoundCodes(BoundEvents):
+    """Per step and shard of people: of each person so many codes on, by shard of people."""
+
+    counted: ClassVar[str]
+    """What is limited, as counters have it."""
+    limit: int
+
+    @abstractmethod
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        """Return the rows person by person, those that count first: by the person's own events and the noise key."""
+
+    @override
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
+        order = self.order(key.step, events)
+        places = place_in_run(events.users, order)
+        rows = order[places[order] < self.limit]
+        count_dropped(self.counted, len(events.users), len(events.users) - len(rows))
+        held = HolderBatch(events.users[rows], events.items[rows], places[rows].astype(np.uint16), Names.none())
+        yield people_key(key.shard), stepped(key.step, encode(held))
 
 
 class RunningAnswers(StepFn):
     """On a public clock: run a mechanism through every window, and make rows of what it releases."""
 
     row_type: ClassVar[type[Any]]
+    listed: Any = ()
+    """What is counted, by number."""
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
-        state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
-        rows = [self.row_type(*self.steps.bounds(step), *fields) for fields in self.rows(state, found)]
+        state, found = self.answer(step, batches, state)
+        rows = [self.row_type(*self.steps.bounds(step), *fields) for fields in found]
         self.published.inc(len(rows))
         return state, rows
 
-    @abstractmethod
+    def answer(self, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[tuple[Any, ...]]]:
+        """Return the state after a step, and the fields of each row behind those of the window."""
+        state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
+        return state, self.rows(state, found)
+
     def given(self, step: int, batches: list[bytes]) -> Any:
-        """Return what the mechanism is given."""
+        """Return what the mechanism is given: counts, int64, of what is listed."""
+        return add_counts(batches, len(self.listed))
 
-    @abstractmethod
     def rows(self, state: Any, found: Any) -> Iterable[tuple[Any, ...]]:
-        """Return the fields of each row behind those of the window."""
+        """Return the fields of rows, given what the mechanism has released, and its state after that."""
+        raise NotImplementedError
 
 
-class RunningTransform(PeopleTransform):
-    """Events in; what a mechanism makes of all of them so far, after every window, out.
+class ListedTransform(PeopleTransform):
+    """Events in; something private about the counts of what is listed, after every window, out.
 
-    Where `_packer` is a stage, an event is protected, and events are packed at once; else people are bounded.
+    Where an event is protected, whose it is is not even read: events are counted at once.
     """
 
-    last_stage: type[RunningAnswers]
-    mechanism: Any
-    noise: NoiseSource
-
-    _asked: Mapping[str, Any] = MappingProxyType({})
-    """What the last stage is given beside mechanism and noise."""
-
-    _labels: tuple[str, ...] = ()
-    """All that rows depend on beside events, windows and the mechanism, as parts of noise labels."""
-
     @property
     @override
-    def segments(self) -> tuple[Segment, ...]:
-        if self._packer() is None:
-            return super().segments
-        return Segment(self._packed, KeyedBatch), Segment(self._publish_packed)
-
-    @property
-    def _people(self) -> NoiseSource:
-        """What tells people apart, and orders what they have."""
-        return self.noise.derive("people")
-
-    def _noise(self) -> NoiseSource:
-        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
-
-    def _packer(self) -> beam.DoFn | None:
-        """Return the stage from checked batches to what a mechanism is given, where no person is bounded."""
-        return None
-
-    def _limits(self) -> tuple[BoundEvents, StepFn]:
-        """Return what bounds a person in a window, and in the run."""
-        raise NotImplementedError
-
-    def _packed(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        packer = self._packer()
-        assert packer is not None
-        return apply_dofn(self._gather(events, apply_dofn), packer, KeyedBatch)
-
-    def _publish_packed(self, packed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        closed = packed | "CloseWindows" >> CloseWindows(self.steps)
-        return self._publish(apply_dofn(closed, ToClock(), Keyed), apply_dofn)
+    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"listed": self.domain}
 
     @override
-    def _splitter(self) -> beam.DoFn:
-        raise NotImplementedError
+    def _splitter(self, **given: Any) -> beam.DoFn:
+        if self.event_fields.user == UNREAD:
+            return CountEvents(steps=self.steps, domain=self.domain)
+        return super()._splitter(**given)
 
-    @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        in_window, in_run = self._limits()
-        held = apply_dofn(closed, in_window, Keyed)
-        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), in_run, Keyed)
-
-    @override
-    def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        clocked = counts | "WithClock" >> WithClock(self.steps)
-        given = {"mechanism": self.mechanism, "noise": self._noise(), **self._asked}
-        return apply_dofn(clocked, self.last_stage(steps=self.steps, timer_offset=2, **given), self.last_stage.row_type)
+    def _bounded(self, in_window: BoundEvents, in_run: int) -> Sequence[beam.DoFn]:
+        """Return the stages that bound a person, if one is protected."""
+        if self.event_fields.user == UNREAD:
+            return (ToClock(),)
+        return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=in_run)

@@ -16,7 +16,7 @@ from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
 USUAL_TOP, USUAL_ITEMS = 10, 4
@@ -72,7 +72,6 @@ class TopKParameters(CountedParameters):
         super().__init__(noise, shards)
         self._check_method(method, "counts", "gaps")
         self.domain = None if domain is None else Domain.of(domain)
-        check_moment("start", start)
         if self.domain is not None and len(self.domain) < 2:
             raise ValueError("domain must have at least two items, of which one is ranked first, got 1")
         if top is None:
@@ -101,14 +100,6 @@ class TopKParameters(CountedParameters):
             top=top,
             releases=self.windows_of_person,
             items_per_release=self.max_per_window,
-        )
-
-    @property
-    def ranking_noise(self) -> NoiseSource:
-        """The noise of rankings: a run with other limits or items shares none of it."""
-        assert self.domain is not None
-        return self.noise.derive(
-            "top-k windows", self.steps.label, self.max_per_window, self.windows_of_person, self.domain.digest
         )
 
     @property

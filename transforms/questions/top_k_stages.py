@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
-import apache_beam as beam
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.selection.top_k import MeasuredTopK
-from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.transform import CountedTransform
-from privstream.transforms.people.bounding import (
-    BoundAcrossWindows,
-    BoundPerWindow,
-    CountHolders,
-    SplitEvents,
-    add_counts,
-)
+from privstream.transforms.people.bounding import BoundPerWindow, LimitRows
+from privstream.transforms.questions.running_stages import ListedTransform, RunningAnswers
 from privstream.transforms.questions.top_k import TopKParameters
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import WithClock
-from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 
-class RankItems(StepFn, state="rank_items"):
+class RankItems(RunningAnswers, state="rank_items"):
     """At each step rank all items of the domain, and publish those on top. No state outlives a step."""
 
     mechanism: MeasuredTopK
-    domain: Domain
+    row_type = RankedItem
     counter = "ranks_published"
 
     @override
@@ -41,39 +31,26 @@ class RankItems(StepFn, state="rank_items"):
         return []
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
-        found = self.mechanism.release(add_counts(batches, len(self.domain)), self.noise.derive("step", step))
-        start, end = self.steps.bounds(step)
+    def answer(self, step: int, batches: list[bytes], state: None) -> tuple[None, Iterator[tuple[Any, ...]]]:
+        found = self.mechanism.release(self.given(step, batches), self.noise.derive("step", step))
         columns = (found.indices, found.gaps.astype(float), found.estimates, found.lower, found.upper)
-        rows = [
-            RankedItem(start, end, rank, self.domain[item], *numbers)
-            for rank, (item, *numbers) in enumerate(zip(*(column.tolist() for column in columns), strict=True), start=1)
-        ]
-        self.published.inc(len(rows))
-        return None, rows
+        rows = enumerate(zip(*(column.tolist() for column in columns), strict=True), start=1)
+        return None, ((rank, self.listed[item], *numbers) for rank, (item, *numbers) in rows)
 
 
-class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
-    @override
-    def _splitter(self) -> SplitEvents:
-        return SplitEvents(**self._split_by, domain=self.domain, positions=True)
+class TopKWithGap(TopKParameters, CountedTransform, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = RankItems
 
     @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        limits = self.windows_of_person < (self.steps.count or 0)
-        per_window = BoundPerWindow(
-            steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, by_people=limits
-        )
-        held = apply_dofn(closed, per_window, Keyed)
-        if not limits:
-            return held
-        limit = BoundAcrossWindows(steps=self.steps, timer_offset=1, participations=self.windows_of_person)
-        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
-
-    @override
-    def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _limits(self) -> tuple[BoundPerWindow, LimitRows]:
         _ = self.mechanism.estimate_variance  # once, at launch; workers receive it
-        counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
-        given = {"noise": self.ranking_noise, "mechanism": self.mechanism, "domain": self.domain}
-        rank = RankItems(steps=self.steps, timer_offset=2, **given)
-        return apply_dofn(counts | "WithClock" >> WithClock(self.steps), rank, RankedItem)
+        in_window = BoundPerWindow(
+            steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, by_people=True, ranked=False
+        )
+        in_run = LimitRows(steps=self.steps, timer_offset=1, limit=self.windows_of_person, whole_steps=True)
+        return in_window, in_run
+
+    @property
+    @override
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.max_per_window, self.windows_of_person, cast(Domain, self.domain).digest

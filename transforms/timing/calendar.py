@@ -43,15 +43,7 @@ class Calendar(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, name: str = "window", zone: str = "UTC") -> Calendar:
-        """Return what a text means.
-
-        Args:
-            text: such as `1month` or `1month Europe/Berlin`.
-            name: of the argument, for the error.
-            zone: where the text names none.
-
-        Raises:
-            ValueError: it is none.
+        """Return what a text means that is the argument `name`; `zone` is that of a text which names none.
 
         >>> str(Calendar.parse("2weeks")), str(Calendar.parse("1month Europe/Berlin"))
         ('2 weeks in UTC', '1 month in Europe/Berlin')

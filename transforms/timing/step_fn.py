@@ -7,6 +7,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -139,9 +140,9 @@ class StepFn(beam.DoFn, ABC):
 
     mechanism: Any
     noise: NoiseSource
-    every: ClassVar[bool] = True
-    """False: of all steps, only those are handled that have batches; no seed is needed."""
     counter: ClassVar[str] = ""
+    by_period = False
+    """True: all steps of a period, or of the run, are handled when its last one is due."""
     options: bytes = b""
     """What stands for the options of the run, with which state is written: that of other options is refused."""
 
@@ -152,8 +153,6 @@ class StepFn(beam.DoFn, ABC):
             _declare_states(cls, state)
 
     def __init__(self, *, steps: Steps, timer_offset: int, **given: Any) -> None:
-        if steps.first is None:
-            raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
         take_arguments(self, given)
@@ -201,17 +200,12 @@ class StepFn(beam.DoFn, ABC):
         """Return a short log that describes a state."""
         return [self.snapshot(state)]
 
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Drop a batch of a step that has been handled; `CloseWindows` lets none come that late."""
-        self.behind.inc()
-        yield from ()
-
     def noise_of(self, step: int) -> NoiseSource:
         """Return the noise of a step: another one after everything has started afresh."""
         return self.noise if self.steps.renewal is None else self.steps.renewed(self.noise, step)
 
     def run(
-        self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Any
+        self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
     ) -> Iterator[tuple[int, Stepped]]:
         """Handle steps one after the other."""
         for step in steps:
@@ -222,11 +216,17 @@ class StepFn(beam.DoFn, ABC):
             yield step, found._replace(change=None) if renewed else found
 
     def block_end(self, level: int, handled: int) -> int:
-        """Return the last step of the block that the step after `handled` is in."""
+        """Return the last step of the block, or of the period, that the step after `handled` is in."""
+        if self.by_period:
+            return min(self.steps.last_of_period(handled + 1), self._last)
         block = self._blocks[level]
         return min((handled + 1) // block * block + block - 1, self._last)
 
-    def keep(self, element: Keyed, cells: Cells) -> Iterator[Any]:
+    def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:
+        """Return the last step of an unbounded clock of which the input has ended, given all records that wait."""
+        return self.block_end(len(self._blocks) - 1, progress.handled)
+
+    def keep(self, element: Keyed, cells: Cells) -> None:
         """Start the clock, or keep a batch until its step is handled."""
         key, record = element
         known = self._open(key, cells, decode=record == SEED)
@@ -242,15 +242,13 @@ class StepFn(beam.DoFn, ABC):
         step: int = STEP.unpack_from(record)[0]
         if not self._before < step <= self._last:
             raise ValueError("step of a batch must be in the run")
-        if step <= progress.handled or progress.handled >= progress.last:
-            yield from self.set_aside(key, step, record[STEP.size :])
+        if step <= progress.handled or progress.handled >= progress.last:  # `CloseWindows` lets none come that late
+            self.behind.inc()
             return
         cells.waiting.add(record)
         known.records.setdefault(step, []).append(record)
         progress.waiting += len(record)
         self.close(key, known, cells)
-        if not self.every:
-            cells.due.set(self.steps.decision_time(step, self.timer_offset), dynamic_timer_tag=str(step))
 
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come; several timers, in any order, may have called for them."""
@@ -260,54 +258,46 @@ class StepFn(beam.DoFn, ABC):
         due = min(self.steps.latest(time.micros, self.timer_offset), last)
         if self.block_end(0, due - 1) != due:
             due = self.steps.first_of_period(due) - 1
-        over = self.every and self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000
-        if before >= last or (before == NOTHING and self.every) or (before >= due and not over):
+        over = self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000
+        if before >= last or before == NOTHING or (before >= due and not over):
             if len(self._cache) < CACHED_KEYS:  # nothing has changed
                 self._cache[key] = known
             return
-        if over:
-            self.end(key, known, cells)
+        if over:  # the input of an unbounded clock has ended
+            progress.last = self.over(progress, known.records)
+            self.close(key, known, cells)
             return
         batches = {step: known.records.pop(step) for step in sorted(known.records) if step <= due}
         given = {step: sorted(record[STEP.size :] for record in some) for step, some in batches.items()}
-        steps: Iterable[int] = range(before + 1, due + 1) if self.every else given
         changes: list[bytes] | None = [] if progress.log else None
-        handled = 0
-        for step, found in self.run(key, steps, given, known.state):
-            at = self.steps.last_moment(step) if self.every else self.steps.decision_time(step, self.timer_offset)
+        for step, found in self.run(key, range(before + 1, due + 1), given, known.state):
+            at = self.steps.last_moment(step)
             yield from (TimestampedValue(output, at) for output in found.outputs)
-            known.state, handled = found.state, handled + 1
+            known.state = found.state
             if found.change is None:
                 changes = None
             elif changes is not None and due < last:
                 changes.append(found.change())
-        self.handled.inc(handled)
+        self.handled.inc(due - before)
         progress.handled = due
         progress.outdated += sum(len(record) for some in batches.values() for record in some)
         if due < last:
             self._write_log(known, changes, cells)
-            if self.every:
-                self._set_timers(cells.due, due, before)
+            self._set_timers(cells.due, due, before)
         else:
             cells.log.clear()
-            for step, some in sorted(known.records.items()):  # behind the last one
-                for record in sorted(some):
-                    yield from self.set_aside(key, step, record[STEP.size :])
+            self.behind.inc(sum(map(len, known.records.values())))
             known.state, known.records = None, {}
             progress.log, progress.compacted, progress.outdated = 0, 0, progress.waiting
         self.close(key, known, cells)
 
-    def usable(self, outputs: Iterator[Any]) -> Iterator[Any]:
+    @contextmanager
+    def usable(self) -> Iterator[None]:
         """Say whose state cannot be used, and what to do, where it cannot: the bundle fails, and changes nothing."""
         try:
-            yield from outputs
+            yield
         except SnapshotError as error:
             raise SnapshotError(f"state of {type(self).__name__} cannot be used: {error}. {WHAT_TO_DO}") from error
-
-    def end(self, key: bytes, known: Known, cells: Cells) -> None:
-        """Say at which step an unbounded clock stops, now that its input has ended."""
-        known.progress.last = self.block_end(len(self._blocks) - 1, known.progress.handled)
-        self.close(key, known, cells)
 
     def close(self, key: bytes, known: Known, cells: Cells) -> None:
         """Write how far a key is after a change, under a version of its own, and cache its state.
@@ -401,10 +391,11 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         progress: Any = beam.DoFn.StateParam(progress),
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
-    ) -> Iterator[Any]:
+    ) -> None:
         if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
             raise ValueError(RULE)
-        return self.usable(self.keep(element, Cells(waiting, progress, log, due)))
+        with self.usable():
+            self.keep(element, Cells(waiting, progress, log, due))
 
     @on_timer(due)
     def on_due(
@@ -416,7 +407,8 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
-        return self.usable(self.tick(key, time, Cells(waiting, progress, log, due)))
+        with self.usable():
+            yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
     declared: tuple[StateSpec | TimerSpec, ...] = (waiting, progress, log, due)
     for name, value in {**{spec.name.upper(): spec for spec in declared}, "process": process, "on_due": on_due}.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import date
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import numpy as np
@@ -51,9 +51,6 @@ def timestamp(micros: int) -> Timestamp:
 
 def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
     """Return a duration in microseconds; it must be a whole number of milliseconds."""
-    if isinstance(seconds, str | timedelta):
-        kind = "text" if isinstance(seconds, str) else "timedelta: its total_seconds() gives it"
-        raise TypeError(f"{name} must be a number of seconds, got {kind}")
     micros = round(checks.real(name, seconds) * MICROS)
     if micros < minimum or micros % MILLISECOND:
         least = "> 0" if minimum else ">= 0"
@@ -100,7 +97,7 @@ class Steps:
     Attributes:
         size: length of a window in microseconds; of those of a calendar the mean length.
         origin: start of step 0 in microseconds since 1970 UTC; without a calendar in [0, size).
-        first: number of the first step, or None for no bound.
+        first: number of the first step.
         end: number after the last step, or None.
         renewal: number of steps of a budget period, counted from the first step, or of the longest one of a calendar;
             None if there is one period.
@@ -112,7 +109,7 @@ class Steps:
 
     size: int
     origin: int = 0
-    first: int | None = None
+    first: int = 0
     end: int | None = None
     renewal: int | None = None
     allowed_lateness: int = 0
@@ -130,18 +127,18 @@ class Steps:
         renew_every: Length | None = None,
         allowed_lateness: Seconds = 0,
     ) -> Steps:
-        """Make the steps; windows are counted from `start`, or else from 1970 UTC."""
-        begin, until = (
-            None if moment is None else to_micros(name, check_moment(name, moment), minimum=0)
-            for name, moment in (("start", start), ("end", end))
-        )
+        """Make the steps; windows are counted from `start`, which must be given."""
+        if start is None:
+            raise ValueError("start must be given: every window from start on is published")
+        begin = to_micros("start", check_moment("start", start), minimum=0)
+        until = None if end is None else to_micros("end", check_moment("end", end), minimum=0)
         lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
         if isinstance(window, str):
             return cls._of_calendar(Calendar.parse(window), begin, until, renew_every, lateness)
         size = to_micros("window", window)
-        first, origin = (None, 0) if begin is None else divmod(begin, size)
-        last, over = (None, 0) if until is None else divmod(until - origin - size, size)
-        if begin is not None and until is not None and until - begin < size:
+        first, origin = divmod(begin, size)
+        after, over = (None, 0) if until is None else divmod(until - origin, size)
+        if until is not None and until - begin < size:
             raise ValueError(f"end must leave room for one window after start, got {iso(begin)} to {iso(until)}")
         if over:
             near = f"one ends {in_words(over)} before it, the next one {in_words(size - over)} after it"
@@ -154,24 +151,19 @@ class Steps:
             if isinstance(renew_every, str):
                 raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
             renewal, over = divmod(to_micros("renew_every", renew_every), size)
-            if begin is None:
-                raise ValueError("start must be given with renew_every, which counts from it")
             if over:
                 given = in_words(renewal * size + over)
                 raise ValueError(f"renew_every must be a multiple of window, {in_words(size)}, got {given}")
-        number = None if first is None or last is None else last - first + 1
+        number = None if after is None else after - first
         for name, many, of in (("window", number, " from start to end"), ("renew_every", renewal, "")):
             if many is not None and many > MOST_WINDOWS:
                 raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {many:,}{of}")
-        after = None if last is None else last + 1
         return cls(size=size, origin=origin, first=first, end=after, renewal=renewal, allowed_lateness=lateness)
 
     @classmethod
     def _of_calendar(
-        cls, calendar: Calendar, begin: int | None, until: int | None, renew_every: Length | None, lateness: int
+        cls, calendar: Calendar, begin: int, until: int | None, renew_every: Length | None, lateness: int
     ) -> Steps:
-        if begin is None:
-            raise ValueError("start must be given with windows of a calendar, which are counted from it")
         made = cls(
             size=calendar.length,
             origin=begin,
@@ -211,7 +203,7 @@ class Steps:
     @property
     def count(self) -> int | None:
         """Number of steps, at most those of a budget period; None if there is no end."""
-        found = None if self.first is None or self.end is None else self.end - self.first
+        found = None if self.end is None else self.end - self.first
         return found if self.renewal is None else min(self.renewal, found or self.renewal)
 
     def renewals(self, step: Any) -> Any:
@@ -225,12 +217,12 @@ class Steps:
 
     def _first_after(self, renewals: int) -> int:
         if self.renewal is None or self.calendar is None:
-            return (self.first or 0) + renewals * (self.renewal or 0)
+            return self.first + renewals * (self.renewal or 0)
         return int(self._first_steps[renewals]) if renewals < len(self._first_steps) else END_OF_TIME + 1
 
     def first_of_period(self, step: int) -> int:
         """Return the first step since everything started afresh."""
-        return (self.first or 0) if self.renewal is None else self._first_after(self.renewals(step))
+        return self.first if self.renewal is None else self._first_after(self.renewals(step))
 
     def last_of_period(self, step: int) -> int:
         """Return the last step of the budget period."""
@@ -242,7 +234,7 @@ class Steps:
 
     def in_first_period(self, step: int) -> int:
         """Return the step that has the same number before anything starts afresh."""
-        return (self.first or 0) + self.number(step) - 1
+        return self.first + self.number(step) - 1
 
     def renewed(self, noise: NoiseSource, step: int) -> NoiseSource:
         """Return noise that is another one after everything has started afresh."""
@@ -250,7 +242,7 @@ class Steps:
 
     def starts_afresh(self, before: int, step: int) -> bool:
         """Return whether everything starts afresh between two steps, the first of which may be before the run."""
-        return self.renewal is not None and self.renewals(max(before, self.first or 0)) != self.renewals(step)
+        return self.renewal is not None and self.renewals(max(before, self.first)) != self.renewals(step)
 
     @property
     def label(self) -> str:
@@ -270,7 +262,7 @@ class Steps:
     @property
     def person_in_period(self) -> PrivacyUnit:
         """What one person sends in a budget period, as a unit."""
-        start = self.bounds_micros(self.first or 0)[0]
+        start = self.bounds_micros(self.first)[0]
         length = (self.renewal or 0) * self.size
         if self.renews is not None:
             length = int(np.gcd.reduce(np.diff(self.renews.starts(start, None))))
@@ -299,7 +291,7 @@ class Steps:
         Steps before the origin, and those decided only after the end of event time, are dropped.
         """
         steps = self.starting(np.maximum(times, self.origin - 1))
-        inside = (steps >= max(0, self.first or 0)) & (steps <= self.latest(END_OF_TIME, STAGES))
+        inside = (steps >= max(0, self.first)) & (steps <= self.latest(END_OF_TIME, STAGES))
         if self.end is not None:
             inside &= steps < self.end
         rows = np.flatnonzero(inside)
@@ -399,7 +391,7 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
     """
     if steps.renewal is None:
         return guarantee
-    start = steps.bounds_micros(steps.first or 0)[0]
+    start = steps.bounds_micros(steps.first)[0]
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
     length = in_words(steps.renewal * steps.size) if steps.renews is None else str(steps.renews)
     limits.append(f"All limits and budgets begin again every {length}, counted from {iso(start)}.")
