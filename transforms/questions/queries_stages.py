@@ -26,6 +26,8 @@ from privstream.transforms.questions.queries import BETA, QueriesParameters
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.elements import LOG, set_aside, text_of
 from privstream.transforms.reading.fields import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
+from privstream.transforms.reading.frames import SECONDS_OR_TEXT
+from privstream.transforms.reading.times import read_micros
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
 from privstream.transforms.timing.clock import ONE_KEY
