@@ -28,7 +28,7 @@ NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.
 """What the demo leaves in its folder, beside the guarantee and the ledger."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--output": {"default": "demo-output", "metavar": "FOLDER", "help": "a new folder (default: demo-output)"},
+    "--output": {"default": "demo-output", "metavar": "FOLDER", "help": "a folder (default: demo-output)"},
     "--users": {"type": int, "default": 40_000, "metavar": "N", "help": "people (default: 40,000)"},
     "--windows": {"type": int, "default": 48, "metavar": "M", "help": "hours (default: 48)"},
     "--seed": {"type": int, "default": 1, "metavar": "S", "help": "of the simulated events (default: 1)"},
@@ -45,8 +45,11 @@ def run(output: str, users: int, windows: int, seed: int) -> None:
             checks.integer(name, number, minimum=least)
         end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
         os.makedirs(output, exist_ok=True)
-        if os.listdir(output):
-            raise ValueError(f"--output must be a new folder, got {output}")
+        left = os.listdir(output)
+        if not all(name.startswith(NAMES) for name in left):
+            raise ValueError(f"--output must be a new folder, or one of an earlier demo, got {output}")
+        for name in left:
+            os.remove(os.path.join(output, name))
         with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{secrets.token_hex(32)}\n")
     except ValueError as error:

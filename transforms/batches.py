@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -271,3 +272,16 @@ def take_arguments(stage: object, given: Mapping[str, Any]) -> None:
     if unknown := given.keys() - known:
         raise TypeError(f"{type(stage).__name__} has no {', '.join(sorted(unknown))}")
     vars(stage).update(given)
+
+
+def to_stream(table: pa.Table) -> bytes:
+    """Return a table as an Arrow stream."""
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    return stream.getvalue()
+
+
+def from_stream(data: Any) -> pa.Table:
+    """Return the table of an Arrow stream."""
+    return pa.ipc.open_stream(data).read_all()

@@ -33,3 +33,9 @@ def numbered(texts: pa.ChunkedArray) -> Integers:
     places = np.empty(len(found.dictionary), np.int64)
     places[pc.sort_indices(found.dictionary).to_numpy()] = np.arange(len(places))
     return np.asarray(places[found.indices.to_numpy()])
+
+
+def in_micros(table: pa.Table) -> pa.Table:
+    """Return a table with its times as numbers: microseconds since 1970."""
+    types = [pa.int64() if pa.types.is_timestamp(each) else each for each in table.schema.types]
+    return table.cast(pa.schema(map(pa.Field.with_type, table.schema, types)))

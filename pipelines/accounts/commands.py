@@ -131,7 +131,7 @@ def _lines(account: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {found['unit'].removesuffix(' over the whole run')}, added or removed"
         yield f"    spent  {_spent(found)}"
         if found["silent"]:
-            yield f"    not in this total: {found['silent']:,} releases that promise nothing to this unit"
+            yield f"    not in this total, since they promise nothing to this unit: releases, {found['silent']:,}"
         if found["left"] is not None and (more := found["more"]) is not None:
             runs = f"{more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)}"
             yield f"    left   epsilon {found['left']:.4g} if added up, or {runs} like the last one"

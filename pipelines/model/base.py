@@ -22,7 +22,7 @@ class WrongKeyError(ValueError):
     """A value that breaks a rule."""
 
     def __init__(self, place: Place, rule: str) -> None:
-        super().__init__(f"{place[-1]} {rule}" if place else rule)
+        super().__init__(f"{place[-1]}{':' * rule.startswith('unknown')} {rule}" if place else rule)
         self.place, self.rule = place, rule
 
 

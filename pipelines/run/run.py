@@ -257,7 +257,8 @@ class Run:
             raise UsageError(str(error)) from error
         assert standing is not None  # of the unit of this run
         limit = None if standing.limit is None else standing.limit.epsilon
-        self.budget = Budget(dataset, len(standing.costs), standing.epsilon, standing.delta, limit, receipt.repeats)
+        spent = len(standing.costs), standing.epsilon, standing.delta
+        self.budget = Budget(dataset, *spent, limit, receipt.repeats, self.dry_run, self.plan.guarantee.unit.what)
         self.mark = {"ledger": {"line": receipt.line, "head": receipt.head}}
 
     @contextmanager

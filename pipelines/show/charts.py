@@ -16,10 +16,10 @@ import altair as alt
 import pyarrow as pa
 import vl_convert
 from privstream.mechanisms.views.rules import ALERT
+from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.local_time import Clocks, moment
 from privstream.pipelines.show import words
 from privstream.pipelines.show.shown import NUMBERS, keys_of
-from privstream.pipelines.sinks.row_formats import in_micros
 from privstream.pipelines.terminal import one_line
 from privstream.transforms.row_types import ENDED
 

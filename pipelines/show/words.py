@@ -31,26 +31,19 @@ STOPPED = {
 MANY_LINES = "records_of_many_lines"
 
 SHARES = {
-    "values_clipped": (
-        "events_usable",
-        "of values are beyond the limits and count as the nearest limit: raise --max-value, --low or --high",
-    ),
-    "contributions_clipped": (
-        "events_usable",
-        "of sums per person are beyond the limit and count as the limit: raise --max-value",
-    ),
-    "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond the limit: raise --max-value"),
-    "values_rounded": ("events_read", "of values are rounded: lower --value-unit"),
+    "values_clipped": ("events_usable", "of values are beyond the limits and count as the nearest limit"),
+    "contributions_clipped": ("contributions_summed", "of sums per person are beyond --max-value and count as it"),
+    "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond --max-value"),
+    "values_rounded": ("events_read", "of values are rounded to --value-unit"),
 }
 """Counters that are worth a warning where they are a large share of another one, and what it says."""
 
 DROPPED = {
-    "values": "of values are dropped by limits: raise --max-per-window",
-    "items": "of items are dropped by limits: raise --max-per-window",
-    "contributions": "of contributions are dropped by limits: raise --max-contributions",
-    "holdings": "of contributions are dropped by limits: raise --max-contributions",
-    "entries": "of entries are dropped by limits: raise --max-contributions",
-    "charged": "of contributions are dropped by limits: raise --max-hits",
+    "values": "of values are dropped by limits",
+    "items": "of items are dropped by limits",
+    "contributions": "of contributions are dropped by limits",
+    "entries": "of entries are dropped by limits",
+    "charged": "of contributions are dropped by --max-hits",
 }
 """The same of what limits drop, where no share of it is released: counters before and over each limit."""
 
@@ -97,6 +90,8 @@ class Budget(NamedTuple):
     delta: float = 0.0
     limit: float | None = None
     repeats: bool = False
+    dry: bool = False
+    what: str = "person"
 
     def in_words(self) -> str:
         """Say it; what this run costs is what it promises."""
@@ -104,9 +99,12 @@ class Budget(NamedTuple):
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
         cost = "a repetition, at no cost; " if self.repeats else ""
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
+        runs = f"{'would be ' * self.dry}{runs}"
+        unit = "" if self.what == "person" else f" for one {self.what}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
-        return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{'' if of else '; no limit is set'}"
+        none = "" if of else "; no limit is set"
+        return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{unit}{none}"
 
 
 class Summary(NamedTuple):
@@ -214,7 +212,7 @@ def _warnings(asked: Asked) -> Iterable[str]:
     for name, (of, text) in shares.items():
         number, whole = counters.get(name, 0), counters.get(of, 0)
         if number and number >= MUCH * whole:
-            yield f"{percent(min(1.0, number / max(whole, 1)))} {text}"
+            yield f"{percent(min(1.0, number / max(whole, 1)))} {text} (exact, for you alone: choose no limit by it)"
     if counters.get(MANY_LINES):
         yield many_lines(counters)
     yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))

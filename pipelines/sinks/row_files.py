@@ -14,13 +14,13 @@ from typing import Any, BinaryIO, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
     PLAIN,
     Layout,
     arrow_schema,
-    in_micros,
     openpyxl,
     read_columns,
     restored,

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.row_types import Time
@@ -100,12 +101,6 @@ def arrow_schema(fields: Mapping[str, type], layout: Layout = PLAIN, optional: C
     """Return fields and their types as Arrow has them; those that may have no number have nulls."""
     types = ARROW_TYPES | {Time: pa.timestamp("us", layout.zone)}
     return pa.schema([pa.field(name, types[kind], nullable=name in optional) for name, kind in fields.items()])
-
-
-def in_micros(table: pa.Table) -> pa.Table:
-    """Return a table with its times as numbers: microseconds since 1970."""
-    types = [pa.int64() if pa.types.is_timestamp(each) else each for each in table.schema.types]
-    return table.cast(pa.schema(map(pa.Field.with_type, table.schema, types)))
 
 
 def write_tables(

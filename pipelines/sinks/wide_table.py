@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import output_format, shape_of, whole_file
-from privstream.pipelines.sinks.row_formats import PLAIN, arrow_schema, in_micros, write_tables
+from privstream.pipelines.sinks.row_formats import PLAIN, arrow_schema, write_tables
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "value", "estimate")

@@ -1,6 +1,5 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all."""
 
-import io
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from privstream.pipelines.sinks.row_files import (
     write_row_file,
     write_rows,
 )
+from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.reading.domain import number_alike
 from typing_extensions import override
 
@@ -75,17 +75,10 @@ class WriteRows(beam.PTransform[Any, Any]):
             )
         return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
 
-    @override
-    def display_data(self) -> dict[str, Any]:
-        return {"path": self.path, "format": self.format}
-
 
 def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
     """Return rows as an Arrow stream."""
-    stream, table = io.BytesIO(), plain_table(row_type, rows)
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write_table(table)
-    return b"", stream.getvalue()
+    return b"", to_stream(plain_table(row_type, rows))
 
 
 def _write(
@@ -94,7 +87,7 @@ def _write(
     """Write the file; count that it is complete, and which of its names look like others."""
     item = shape_of(row_type).item
     if order or item is not None:
-        found = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
+        found = [from_stream(data) for _, data in sorted(parts)]
         table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
         write_row_file(path, row_type, sort_table(table, order), private=private)
         names = [] if item is None else table[item].unique().to_pylist()

@@ -27,8 +27,8 @@ MEANS = (
     "with an even chance."
 )
 FOUND = (
-    "For epsilon {epsilon:g} and delta {delta:g}, the limit that keeps most in relation to noise, of those that drop "
-    "at most {most:.0%}:"
+    "For epsilon {epsilon:g} and delta {delta:g}, the limit that keeps most in relation to noise, of those that, "
+    "as far as can be seen, drop at most {most:.0%}:"
 )
 
 

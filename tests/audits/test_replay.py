@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines.audit.worst import RUN, RUNS, WORST, Pair, Sent, crowd, everything
 from privstream.pipelines.model.catalogue import question
 from privstream.transforms import Domain, KeyedCounts, NumericQuantiles
-from privstream.transforms.counts.shown import read
+from privstream.transforms.batches import from_stream
 from privstream.transforms.timing.steps import Steps
 
 ENOUGH = 0.8
@@ -92,7 +92,7 @@ def test_no_person_moves_counts_by_more_than_is_claimed(pair):
     public = {"a", "b"} if pair.transform.public_items is not None else set()
     known = public | {sent.item for sent in pair.others}
     if pair.transform.domain is None and pair.transform.mechanism.delta < 1e-4:
-        found = [read(row[1])["item"].to_pylist() if pair.transform.ended else [row.item] for row in rows]
+        found = [from_stream(row[1])["item"].to_pylist() if pair.transform.ended else [row.item] for row in rows]
         assert {item for items in found for item in items} <= known
 
 

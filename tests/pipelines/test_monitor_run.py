@@ -147,7 +147,7 @@ def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: py
 def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a key file nobody knows where a ledger is."""
     without = QUICK.replace("account: {key: noise.key}\n", "")
-    assert "account.ledger: must be given, or key" in refused(without, capsys)
+    assert "account.ledger: must be given, or a key" in refused(without, capsys)
 
 
 @pytest.mark.parametrize(

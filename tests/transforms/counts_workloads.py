@@ -12,8 +12,8 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
-from privstream.transforms.batches import CountBatch, decode
-from privstream.transforms.counts.shown import read, rows_of
+from privstream.transforms.batches import CountBatch, decode, from_stream
+from privstream.transforms.counts.shown import rows_of
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.row_types import KeyCount
 from privstream.transforms.timing.clock import STEP
@@ -229,7 +229,7 @@ def rows_in(made, elements):
     """Return the rows of what a transform gives."""
     if not getattr(made, "ended", False):
         return list(elements)
-    return [row for _, data in elements for row in rows_of(made.row_type, read(data))]
+    return [row for _, data in elements for row in rows_of(made.row_type, from_stream(data))]
 
 
 def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):

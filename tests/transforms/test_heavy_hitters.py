@@ -9,7 +9,8 @@ from event_forms import as_arrow, as_rows, of_elements, run_bounded
 from every_runner import one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
-from privstream.transforms.counts.shown import read, rows_of
+from privstream.transforms.batches import from_stream
+from privstream.transforms.counts.shown import rows_of
 from workloads import SECOND, START, random_events, transform
 
 FORMS = {
@@ -58,7 +59,7 @@ def test_by_counts_rows_are_those_counts_that_are_surely_above_the_threshold(thr
     made = ShiftingHeavyHitters(**RUN, noise=NOISE, threshold=threshold).over_files()
     counts = KeyedCounts(**RUN, noise=NOISE).over_files()
     found, counted = (
-        rows_of(one.row_type, one.view(pa.concat_tables([read(data) for _, data in published(one)]), None))
+        rows_of(one.row_type, one.view(pa.concat_tables([from_stream(data) for _, data in published(one)]), None))
         for one in (made, counts)
     )
     numbers = {(row.item, row.window_start): (row.people, row.lower, row.upper) for row in counted}

@@ -21,9 +21,9 @@ from privstream.transforms.batches import (
     decode,
     encode,
     string_buffers,
+    to_stream,
 )
 from privstream.transforms.counts.contributions import add_up
-from privstream.transforms.counts.shown import written
 from privstream.transforms.reading.domain import Domain, PublicKeys
 from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
@@ -160,7 +160,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         tables = []
         if len(found.keys):
             table = self._table(step, after, found)
-            to, data = StepKey(step, StepKey.from_bytes(key).shard).to_bytes(), written(table)
+            to, data = StepKey(step, StepKey.from_bytes(key).shard).to_bytes(), to_stream(table)
             tables = [(to, data) if self.ended else on_clock(step, data)]
             self.rows_published.inc(len(table) if self.ended else 0)
 

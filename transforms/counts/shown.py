@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.counts import RELEASED, ShownCounts
+from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
@@ -21,19 +21,6 @@ KEPT = ("window_start", "window_end", "item", *RELEASED)
 
 Follow = Callable[[pa.Table, pa.Table | None], pa.Table]
 """From the counts that are shown, and what was made of those of the window before, to what is published."""
-
-
-def written(table: pa.Table) -> bytes:
-    """Return a table as an Arrow stream."""
-    stream = io.BytesIO()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write_table(table)
-    return stream.getvalue()
-
-
-def read(data: Any) -> pa.Table:
-    """Return the table of an Arrow stream."""
-    return pa.ipc.open_stream(data).read_all()
 
 
 def rows_of(row_type: Any, table: pa.Table) -> list[Any]:
@@ -73,8 +60,8 @@ class ShowCounts(StepFn, state="show_counts"):
 
     def _segment(self, step: int, released: pa.Table, shown: pa.Table | None) -> bytes:
         given = {
-            "released": written(released),
-            "shown": b"" if self.follow is None or shown is None else written(shown),
+            "released": to_stream(released),
+            "shown": b"" if self.follow is None or shown is None else to_stream(shown),
         }
         return pack("shown counts", 1, {"step": step, **given})
 
@@ -83,8 +70,8 @@ class ShowCounts(StepFn, state="show_counts"):
         released, shown = dict[int, pa.Table](), None
         for segment in segments:
             found: dict[str, Any] = unpack("shown counts", 1, segment)
-            released[found["step"]] = read(found["released"])
-            shown = read(found["shown"]) if found["shown"] else None
+            released[found["step"]] = from_stream(found["released"])
+            shown = from_stream(found["shown"]) if found["shown"] else None
         return Seen(released, shown)
 
     @override
@@ -92,7 +79,7 @@ class ShowCounts(StepFn, state="show_counts"):
         before = {when: table for when, table in state.released.items() if when > step - self.view.lookback}
         if not batches:
             return Stepped(Seen(before, state.shown), (), unchanged)
-        released, (start, _) = pa.concat_tables(map(read, batches)), self.steps.bounds_micros(step)
+        released, (start, _) = pa.concat_tables(map(from_stream, batches)), self.steps.bounds_micros(step)
         shown = self.view.newest([*before.values()], released, start)
         if self.follow is not None or self.view.top is not None:
             shown = shown.filter(pc.equal(shown["window_start"], start))

@@ -40,6 +40,7 @@ def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tup
     unit = max(map(abs, limits)) / THOUSANDTHS
     amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
     came, lost = (int(amount.sum()) for amount in amounts)
+    counter(f"{name}_summed").inc(len(values))
     counter("sums_before_limit").inc(came if name == "values" else 0)
     counter("sums_over_limit").inc(lost)
 
