@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (10_410, 60),
-    "transforms": (9_850, 50),
-    "pipelines": (16_120, 104),
-    "tests": (30_650, 209),
+    "mechanisms": (9_360, 59),
+    "transforms": (9_140, 50),
+    "pipelines": (15_130, 102),
+    "tests": (29_640, 209),
     "benchmarks": (1_690, 7),
-    "deploy": (460, 3),
+    "deploy": (445, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 57_750
+WORDS = 57_200
 """Of all pages, *.md."""
 
-WALK = (217, 42)
+WALK = (219, 42)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {
