@@ -18,12 +18,12 @@ ARRIVAL, MARKS = "arrival", "marks"
 CLOCKS = (ARRIVAL, MARKS)
 
 DEFAULT_DATASET = "default"
-"""What the data are called whose budget a run spends that names none."""
+"""The data set of runs that name none."""
 
 SCHEME = "kafka"
 
 GUARANTEE = "_guarantee.json"
-"""The guarantee file of a folder; its name begins with `_`, so that who watches the folder passes over it."""
+"""The guarantee file of a folder; its name begins with `_`, so that watchers skip it."""
 
 END = "_END"
 """The name of a file that says that no file will come any more into a folder that is watched."""

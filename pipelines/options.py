@@ -27,7 +27,7 @@ TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "
           "account": "noise key and budget"}  # fmt: skip
 
 WIDEST = 66
-"""So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text names them."""
+"""Longest list of choices that a help page shows; where it is longer, the text names them."""
 
 
 class OptionOf(NamedTuple):

@@ -38,7 +38,7 @@ def one_line(text: str) -> str:
 
 @contextmanager
 def quietly(*, on: bool) -> Iterator[None]:
-    """Say nothing in the block, if `on`: errors alone are told, by who catches them."""
+    """Say nothing in the block, if `on`: only errors are printed, by the caller."""
     token = _QUIET.set(on)
     try:
         yield

@@ -53,7 +53,7 @@ class Parameters:
 
     Args:
         noise: what all noise is drawn from: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help` and the word of the question; times are seconds since 1970 UTC, lengths seconds
+        **options: see `privstream QUESTION --help`; times are seconds since 1970 UTC, lengths seconds
             or texts of a calendar.
     """
 

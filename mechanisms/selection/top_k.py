@@ -1,4 +1,4 @@
-"""NoisyTopK and its kin: the largest queries by noisy value, by how much each is ahead, and how large they are."""
+"""NoisyTopK and related selections: the largest queries by noisy value, how far each is ahead, how large they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is: a digest of what it draws, of how it reads, and of its input. Its noise and its charge hang on it."""
+"""What a run is: a digest of what it draws, of how it reads, and of its input. Noise and charge are derived from it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Places:
         return join(self.folder, name if self.unbounded else f"{name}.{self.format}")
 
     def guarantee(self, name: str) -> str:
-        """Return where the promise goes; in a folder under a name that who watches it passes over."""
+        """Return where the promise goes; in a folder its name begins with `_`, so that watchers skip it."""
         return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}.guarantee.json"
 
     def hidden(self, name: str, folder: str) -> str:

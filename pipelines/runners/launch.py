@@ -312,7 +312,7 @@ def _tell(shown: Progress, line: str) -> None:
 def _silence() -> Iterator[None]:
     """Keep runners, and workers that start meanwhile, from printing tracebacks, which may quote records.
 
-    Their loggers, and that of dead letters, stay silent after the run: workers in other threads have last words.
+    Their loggers, and that of dead letters, stay silent after the run: worker threads may still log after the run.
     """
     logging.disable(logging.CRITICAL)
     sys.stderr.flush()

@@ -58,7 +58,7 @@ class CountsParameters(Parameters):
     or Arrow record batches with these columns. Output: `KeyCount` rows, `KeySum` rows with `max_value`, or `KeyRise`
     rows with `rising`. With a `domain` every item on it has a row in every window. Without one an item is found when
     enough people have it in one window or in several, and then has a row in every window, also in those before; counts
-    since the start are published once they reach a threshold. Args: see `Parameters` and `privstream help counts`.
+    since the start are published once they reach a threshold. Args: see `Parameters` and `privstream counts --help`.
 
     Privacy:
         Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):

@@ -115,7 +115,7 @@ class AlertsParameters(CountedParameters):
     number of distinct people with an event of one of its items. By counts, a rule is met where that number, as
     `KeyedCounts` publishes it for the list of rules with the same limits, reaches its threshold.
 
-    Input: as of `KeyedCounts`. Output: `Alert` rows. Args: see `Parameters` and `privstream help alerts`.
+    Input: as of `KeyedCounts`. Output: `Alert` rows. Args: see `Parameters` and `privstream alerts --help`.
 
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.

@@ -38,7 +38,7 @@ class CardinalityParameters(Parameters):
     being present, change nothing. At `start` nobody is present, whatever came before.
 
     Input: as of `KeyedCounts`. Output: a `CardinalityEstimate` row for each window, also an empty one. Args: see
-    `Parameters` and `privstream help cardinality`.
+    `Parameters` and `privstream cardinality --help`.
 
     Privacy:
         Unit: all that one person does over the whole run, added or removed. (epsilon, delta): `guarantee`. Enforced: a

@@ -159,7 +159,7 @@ class HistogramParameters(CategoryParameters):
 
     Input: as of `KeyedCounts`, with a category as item; where the unit is an event, no `user` is read.
     `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows of each window, also an empty one.
-    Args: see `Parameters` and `privstream help histogram`.
+    Args: see `Parameters` and `privstream histogram --help`.
 
     Privacy:
         Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
@@ -207,7 +207,7 @@ class FlagsParameters(CategoryParameters):
     """Publish, at the end of every window, which categories have passed their thresholds; a flag stays up.
 
     Input, windows, unit, limits and what is public are as of `ContinualHistogram`; no count is published. Output: a
-    `CategoryFlag` row for each category and window. Args: see `Parameters` and `privstream help flags`.
+    `CategoryFlag` row for each category and window. Args: see `Parameters` and `privstream flags --help`.
 
     Accuracy:
         With probability 95%, all flags are within their `error_bound`, in all windows together.

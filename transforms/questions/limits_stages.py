@@ -51,7 +51,7 @@ def people_by_contributions(records: Iterable[Waiting], histogram: ContributionH
 class SuggestLimits(PrivateTransform):
     """Publish how many contributions people have, items in windows, and what each limit would keep and find.
 
-    Events of input that ends in, `LimitShare` rows out, once. Args: see `Parameters` and `privstream help suggest`.
+    Events of input that ends in, `LimitShare` rows out, once. Args: see `Parameters` and `privstream suggest --help`.
 
     Privacy:
         Unit: one person over all that is read, added or removed. (epsilon, 0): `guarantee`. Each person is in one cell,

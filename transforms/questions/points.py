@@ -110,7 +110,7 @@ class RangesParameters(PointParameters):
     """Count points in public ranges at the end of windows, while points are inserted and deleted.
 
     Input, windows and privacy: see `PointParameters`. Output: `RangeCount` rows. Args: see `Parameters` and
-    `privstream help ranges`.
+    `privstream ranges --help`.
 
     Accuracy:
         With probability 95%, all answers are within their `error_bound`.
@@ -136,7 +136,7 @@ class PredecessorParameters(PointParameters):
     """Find the nearest points below and above public points at the end of windows, while points come and perhaps go.
 
     Input, windows and privacy: see `PointParameters`. Output: `NearestPoints` rows. Args: see `Parameters` and
-    `privstream help predecessor`.
+    `privstream predecessor --help`.
 
     Without `delete_values` all events insert points, and `IncrementalPredecessor` answers: it is more accurate over
     many windows, has delta = 0 and takes any universe. With them, `DynamicPredecessor` answers.

@@ -27,7 +27,7 @@ class QuantilesParameters(Parameters):
     """Publish quantiles of the numbers of each window: the median, percentiles.
 
     Input: as of `KeyedCounts`, with a number as `value` and no item. Output: `QuantileEstimate` rows, in every window
-    one for each quantile. Args: see `Parameters` and `privstream help quantiles`.
+    one for each quantile. Args: see `Parameters` and `privstream quantiles --help`.
 
     Privacy:
         Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):

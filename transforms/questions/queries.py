@@ -28,7 +28,7 @@ class QueriesParameters(Parameters):
     Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
     Arrow batches, as of `KeyedCounts`; each person counts with one item. Events without a time count as of 1970.
     `queries`: `LinearQuery` rows, bounded. Output: one `QueryAnswer` row for each query. Args: see
-    `Parameters` and `privstream help queries`.
+    `Parameters` and `privstream queries --help`.
 
     An answer comes from a public hypothesis, for free, unless a private test finds it wrong by about alpha `records`:
     then it is measured, and the hypothesis learns from it. When all measurements are spent, the row of each further

@@ -28,7 +28,7 @@ class TopKParameters(CountedParameters):
     By counts, items are ranked by the number of people that `KeyedCounts` publishes for them, with the same limits.
     With a `domain` all its items are ranked; without one, those that are found.
 
-    Input: as of `KeyedCounts`. Output: `RankedItem` rows. Args: see `Parameters` and `privstream help top-k`.
+    Input: as of `KeyedCounts`. Output: `RankedItem` rows. Args: see `Parameters` and `privstream top-k --help`.
 
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
