@@ -30,7 +30,7 @@ class HeavyHittersParameters(CountedParameters):
     A row says since when its item has been reported. By counts, an item is reported in each window in which its number
     of people, as `KeyedCounts` publishes it with the same limits, is surely above `threshold`.
 
-    Input: as of `KeyedCounts`. Output: `HeavyHitter` rows. Args: see `Parameters` and `privstream heavy-hitters --help`.
+    Input: as of `KeyedCounts`. Output: `HeavyHitter` rows. Args: see `Parameters`, `privstream heavy-hitters --help`.
 
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
