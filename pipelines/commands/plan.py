@@ -141,12 +141,22 @@ def _table(*headings: str) -> Table:
     return table
 
 
+MORE = {"stddev": "noise", "sum_stddev": "noise of sums"}
+"""Standard deviations that stand beside the error of a plan."""
+
+
 def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     """Print a row for each budget, and what the last one says."""
-    table = _table("epsilon", f"error ({info.error_unit})")
-    for budget in budgets:
-        table.add_row(f"{budget['epsilon']:g}", "-" if budget["error"] is None else number(budget["error"]))
     last = budgets[-1]
+    known = last["accuracy"]
+    found = known.get("detection_threshold") == last["error"]
+    more = [name for name in MORE if known.get(name) not in (None, last["error"])]
+    table = _table(
+        "epsilon", f"{'found from' if found else 'error'} ({info.error_unit})", *(MORE[name] for name in more)
+    )
+    for budget in budgets:
+        numbers = [budget["error"], *(budget["accuracy"][name] for name in more)]
+        table.add_row(f"{budget['epsilon']:g}", *("-" if one is None else number(one) for one in numbers))
     method = f", method {last['method']}" if info.methods else ""
     title = f"delta {last['guarantee']['delta']:g}{method}, for {last['guarantee']['unit']}"
     show(title, table, [last["accuracy"]["sentence"]])

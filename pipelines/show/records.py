@@ -36,8 +36,8 @@ FAULTS = {
     "where_long": ("with a condition's field that is too long", "--where"),
     "point_type": ("with a point that is not a whole number", "--item"),
     "malformed_cell": ("with an error in a cell", "--dead-letter"),
-    "malformed_line": ("in lines that break the rules of their format", "--delimiter"),
-    "long_line": ("in lines that are too long", "--delimiter"),
+    "malformed_line": ("in lines that break the rules of their format", "--input-format"),
+    "long_line": ("in lines that are too long", "--input-format"),
     "carriage_return": ("with a carriage return that ends no line", "--quote"),
     "malformed_record": ("that are not one JSON object", "--dead-letter"),
 }
@@ -48,7 +48,7 @@ MALFORMED, AFTER_READING = "events_malformed_", "point_type"
 
 OUTSIDE = {
     "events_outside_run": ("outside of --start to --end", "--start, --end"),
-    "events_outside_domain": ("with items outside of --domain", "--domain"),
+    "events_outside_domain": ("with items that are not listed", "--domain, --rules"),
 }
 UNUSED = {
     "events_of_other_values": "neither enter nor leave",
