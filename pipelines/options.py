@@ -135,7 +135,8 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
         text, default = text.partition(" (default: ")[0], usual
     elif option.field.is_required():
         return f"{text} (required)" if option.name in ("epsilon", "input") else text
-    if default not in (None, False, ()) and "default" not in text:
+    of_folder = kind is None and option.name == "output"  # a run of several questions has no default
+    if default not in (None, False, ()) and "default" not in text and not of_folder:
         several = default if isinstance(default, tuple) else (default,)
         text += f" (default: {','.join(f'{one:g}' if isinstance(one, float) else str(one) for one in several)})"
     return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)

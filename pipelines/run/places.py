@@ -45,7 +45,7 @@ class Places:
         self.terminal = folder == TERMINAL
         if self.terminal and (self.unbounded or not single):
             why = "when the input has no end" if single else "for the rows of all questions"
-            raise WrongKeyError(("output", "path"), f"must be a folder {why}")
+            raise WrongKeyError(("output", "path"), f"must be given: a folder {why}")
         above = folder.rpartition("/")[0] if scheme_of(folder) else os.path.dirname(folder) or "."
         self.parent = above if single else folder
         self.format = monitor.output.format or (DEFAULT_FORMAT if single else "csv")

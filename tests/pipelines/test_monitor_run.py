@@ -153,7 +153,7 @@ def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsy
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("output: {path: out}", ""), "output.path: must be a folder for the rows of all questions"),
+        (("output: {path: out}", ""), "output.path: must be given: a folder for the rows of all questions"),
         (("path: out", "path: out, send: 'postgresql://u:p@h/d'"), "without a password"),
         (("path: out", "pth: out"), "line 8: output.pth: unknown key; did you mean `path`?"),
         (("value: ms", "value: mz"), "line 5: questions.slow.value: must name a field of clicks.csv: no `mz` there"),
