@@ -25,7 +25,7 @@ def budgets(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str,
         (["--error", "1e-9", "--windows", "4"], "--error must be larger"),
         (["--error", "5", "--epsilon", "1"], "one of --epsilon and --error must be given"),
         (["--end", "2026-11-23", "--epsilon", "1"], "--window must be given"),
-        (["--end", "2026-11-23", "--window", "1d", "--epsilon", "1"], "start, and end or --renew-every must be given"),
+        (["--end", "2026-11-23", "--window", "1d", "--epsilon", "1"], "--start must be given"),
         (
             ["--start", "2026-08-31", "--end", "2026-11-23", "--window", "1d", "--windows", "84", "--epsilon", "1"],
             "both name the last",

@@ -81,13 +81,15 @@ def views_are_of_what_was_known() -> None:
             own = [int(one["noisy"]) for window, one in known if hour - 1 <= window and same(one, row)]
             assert sums.pop((hour, row["country"], row["page"])) == sum(own)
     assert not sums
-    beyond = [False] * 4
-    for _, window, row in rows:
-        if (row["country"], row["page"]) == ("de", "/1"):
-            beyond[window] = float(row["people"]) > 20
+    beyond = {
+        (reported, window): float(row["people"]) > 20
+        for reported, window, row in rows
+        if (row["country"], row["page"]) == ("de", "/1")
+    }
     states = [row["state"] for _, row in records("busy", "window_start")]
     assert [state == "alert" for state in states] == [
-        hour > 0 and all(beyond[hour - 1 : hour + 1]) for hour in range(4)
+        all(any(beyond.get((by, window)) for by in range(window + 1)) for window in (hour - 1, hour))
+        for hour in range(4)
     ]
 
 

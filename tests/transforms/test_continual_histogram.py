@@ -49,7 +49,7 @@ def test_slow_bundles_lose_no_batch(monkeypatch):
 
     def slow(self, *arguments):
         time.sleep(0.15)
-        yield from keep(self, *arguments)
+        keep(self, *arguments)
 
     monkeypatch.setattr(StepFn, "keep", slow)
     events, made = random_events("plain", random.Random(6), 40), transform("plain")
