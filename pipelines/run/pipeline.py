@@ -170,7 +170,7 @@ class EventPipeline:
     def _write_letters(self, dead: Sequence[Any]) -> None:
         if path := self.places.monitor.output.dead_letter:
             file = self.places.unbounded and WriteDeadLetterFiles(path)
-            letters = file or WriteRows(path, DeadLetter, option="dead_letter", private=True)
+            letters = file or WriteRows(path, DeadLetter, option="dead_letter", owner_only=True)
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
     def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:

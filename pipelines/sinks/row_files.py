@@ -63,7 +63,7 @@ def check_destination(path: str, option: str = "--output") -> None:
                 os.remove(stale)
     probe = _partial(path, secrets.token_hex(8))
     try:
-        with _create(probe, private=True) as stream:
+        with _create(probe, owner_only=True) as stream:
             stream.write(b"\n")
         delete(probe)
     except Exception as error:  # each store has its own
@@ -78,15 +78,15 @@ def check_new(path: str, option: str = "--output") -> None:
 
 
 @contextmanager
-def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
+def whole_file(path: str, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     """Write a file under a name of its own in the same folder, and rename it when it is complete.
 
-    If the block fails, a file that was there before stays as it was. A `private` file, from its first byte on, is for
+    If the block fails, a file that was there before stays as it was. A `owner_only` file, from its first byte on, is for
     its owner alone where the file system is that of this machine.
     """
     partial = _partial(path, secrets.token_hex(8))
     try:
-        with _create(partial, private) as stream:
+        with _create(partial, owner_only) as stream:
             yield stream
             stream.flush()
         move_file(partial, path)
@@ -96,7 +96,7 @@ def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
-def write_once(path: str, data: bytes, *, private: bool = False) -> str:
+def write_once(path: str, data: bytes, *, owner_only: bool = False) -> str:
     """Write a file, whole, unless there is one of that name: what was published first stays.
 
     Returns:
@@ -105,7 +105,7 @@ def write_once(path: str, data: bytes, *, private: bool = False) -> str:
     if not exists(path):
         partial = _partial(path, secrets.token_hex(8))
         try:
-            with _create(partial, private) as stream:
+            with _create(partial, owner_only) as stream:
                 stream.write(data)
             if scheme_of(path) is not None:
                 filesystems().rename([partial], [path])
@@ -136,8 +136,8 @@ def fingerprint(path: str) -> str:
 
 
 @contextmanager
-def _create(path: str, private: bool) -> Iterator[BinaryIO]:
-    """Open a new file for writing; a `private` one can be read by its owner alone.
+def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
+    """Open a new file for writing; a `owner_only` one can be read by its owner alone.
 
     Beyond this machine it is written when the block has ended well: a stream that is closed early would be a whole
     object there.
@@ -147,8 +147,10 @@ def _create(path: str, private: bool) -> Iterator[BinaryIO]:
             yield stream
             upload(stream, path)
         return
-    mode = 0o600 if private else 0o666
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if private else os.O_TRUNC), mode), "wb") as stream:
+    mode = 0o600 if owner_only else 0o666
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if owner_only else os.O_TRUNC), mode), "wb"
+    ) as stream:
         yield stream
 
 
@@ -301,10 +303,10 @@ def output_format(path: str, option: str = "--output") -> str:
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Rows, *, private: bool = False) -> None:
+def write_row_file(path: str, row_type: type, rows: Rows, *, owner_only: bool = False) -> None:
     """Write rows as one file, whole or not at all."""
     format = output_format(path)
-    with whole_file(path, private=private) as stream:
+    with whole_file(path, owner_only=owner_only) as stream:
         write_rows(stream, row_type, pieces(row_type, rows), format)
 
 

@@ -257,5 +257,5 @@ def _write_letters(letters: tuple[bytes, Iterable[bytes]], folder: str) -> str:
     data = b"".join(sorted(letters[1]))
     digest, now = blake2b(data, digest_size=DIGEST_BYTES).hexdigest(), int(time.time()) * MICROS
     path = FileSystems.join(folder, f"{moment(now)}_{digest}.jsonl")
-    write_once(path, data, private=True)
+    write_once(path, data, owner_only=True)
     return path

@@ -48,7 +48,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         *,
         order: Sequence[str] = (),
         option: str = "--output",
-        private: bool = False,
+        owner_only: bool = False,
         tables: bool = False,
     ) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
-        self.write = partial(_write, path=path, row_type=row_type, order=tuple(order), private=private)
+        self.write = partial(_write, path=path, row_type=row_type, order=tuple(order), owner_only=owner_only)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -82,18 +82,18 @@ def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
 
 
 def _write(
-    impulse: bytes, parts: Iterable[Any], *, path: str, row_type: Any, order: tuple[str, ...], private: bool
+    impulse: bytes, parts: Iterable[Any], *, path: str, row_type: Any, order: tuple[str, ...], owner_only: bool
 ) -> None:
     """Write the file; count that it is complete, and which of its names look like others."""
     item = shape_of(row_type).item
     if order or item is not None:
         found = [from_stream(data) for _, data in sorted(parts)]
         table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
-        write_row_file(path, row_type, sort_table(table, order), private=private)
+        write_row_file(path, row_type, sort_table(table, order), owner_only=owner_only)
         names = [] if item is None else table[item].unique().to_pylist()
         Metrics.counter("privstream", ALIKE).inc(number_alike(names))
     else:
-        with whole_file(path, private=private) as stream:
+        with whole_file(path, owner_only=owner_only) as stream:
             tables = (pa.ipc.open_stream(data).read_all() for _, data in parts)
             write_rows(stream, row_type, tables, output_format(path))
     Metrics.counter("privstream", COMPLETE).inc()

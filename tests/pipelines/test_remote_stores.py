@@ -76,7 +76,7 @@ def test_files_appear_whole_or_not_at_all(store):
         raise KeyError
     assert not there()
     for content in (b"first", b"", b"second" * 2_000_000):  # more than a part of an upload
-        with whole_file(path, private=True) as stream:
+        with whole_file(path, owner_only=True) as stream:
             stream.write(content)
         assert store.files.read("out/rows.csv") == content and there() == ["out/rows.csv"]
     assert fingerprint(path) == hashlib.sha256(content).hexdigest()

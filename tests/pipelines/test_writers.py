@@ -349,7 +349,7 @@ def test_files_of_dead_letters_are_for_their_owner_alone(tmp_path, open_umask):
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     made = pipeline | beam.Create([TimestampedValue(letter, 5) for letter in letters])
     made | "Folder" >> WriteDeadLetterFiles(str(tmp_path / "letters"))
-    made | "File" >> WriteRows(str(tmp_path / "dead.jsonl"), DeadLetter, private=True)
+    made | "File" >> WriteRows(str(tmp_path / "dead.jsonl"), DeadLetter, owner_only=True)
     made | "Rows" >> WriteRows(str(tmp_path / "rows" / "rows.jsonl"), DeadLetter)
     pipeline.run().wait_until_finish()
     (file,) = (tmp_path / "letters").iterdir()
@@ -358,7 +358,7 @@ def test_files_of_dead_letters_are_for_their_owner_alone(tmp_path, open_umask):
 
 
 def test_no_part_of_a_private_file_can_be_read_by_others_while_it_is_written(tmp_path, open_umask):
-    with whole_file(str(tmp_path / "dead.jsonl"), private=True) as stream:
+    with whole_file(str(tmp_path / "dead.jsonl"), owner_only=True) as stream:
         stream.write(b"x")
         (partial,) = tmp_path.iterdir()
         assert mode(partial) == 0o600
