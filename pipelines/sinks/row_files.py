@@ -81,8 +81,8 @@ def check_new(path: str, option: str = "--output") -> None:
 def whole_file(path: str, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     """Write a file under a name of its own in the same folder, and rename it when it is complete.
 
-    If the block fails, a file that was there before stays as it was. A `owner_only` file, from its first byte on, is for
-    its owner alone where the file system is that of this machine.
+    If the block fails, a file that was there before stays as it was. An `owner_only` file is, from its first byte on,
+    for its owner alone where the file system is that of this machine.
     """
     partial = _partial(path, secrets.token_hex(8))
     try:
@@ -137,7 +137,7 @@ def fingerprint(path: str) -> str:
 
 @contextmanager
 def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
-    """Open a new file for writing; a `owner_only` one can be read by its owner alone.
+    """Open a new file for writing; an `owner_only` one can be read by its owner alone.
 
     Beyond this machine it is written when the block has ended well: a stream that is closed early would be a whole
     object there.
