@@ -46,7 +46,7 @@ def run(output: str, users: int, windows: int, seed: int) -> None:
         end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
         os.makedirs(output, exist_ok=True)
         left = os.listdir(output)
-        if not all(name.startswith(NAMES) for name in left):
+        if left and not ({*NAMES} <= {*left} and all(name.startswith(NAMES) for name in left)):
             raise ValueError(f"--output must be a new folder, or one of an earlier demo, got {output}")
         for name in left:
             os.remove(os.path.join(output, name))

@@ -48,7 +48,7 @@ MALFORMED, AFTER_READING = "events_malformed_", "point_type"
 
 OUTSIDE = {
     "events_outside_run": ("outside of --start to --end", "--start, --end"),
-    "events_outside_domain": ("with items that are not listed", "--domain, --rules"),
+    "events_outside_domain": ("with items outside of --domain or --rules", "--domain, --rules"),
 }
 UNUSED = {
     "events_of_other_values": "neither enter nor leave",

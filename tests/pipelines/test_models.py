@@ -133,7 +133,7 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
         in_python(Counts, {"max_contributons": 4}, {})
     with pytest.raises(UsageError, match=r"--set data\.usr: unknown key; did you mean `user`"):
         parsed("counts", "--set", "data.usr=who")
-    with pytest.raises(WrongKeyError, match="ranks unknown key; did you mean `quantiles`"):
+    with pytest.raises(WrongKeyError, match="ranks: unknown key; did you mean `quantiles`"):
         MODELS["quantiles"].read({"low": 0, "high": 1, "ranks": [0.5]})
 
 

@@ -119,10 +119,11 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     assert "serve demo-output" in shown.out
     assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
+    assert run() == 0, "a demo can be run again"
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "events.parquet").write_bytes(b"mine")
     assert run("--output", str(tmp_path)) == 2
-    assert "--output must be a new folder" in capsys.readouterr().err
+    assert "--output must be a new folder, or one of an earlier demo" in capsys.readouterr().err
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
