@@ -31,7 +31,7 @@ STOPPED = {
 MANY_LINES = "records_of_many_lines"
 
 SHARES = {
-    "values_clipped": ("events_usable", "of values are beyond the limits and count as the nearest limit"),
+    "values_clipped": ("events_usable", "of values are beyond --max-value, --low or --high"),
     "contributions_clipped": ("contributions_summed", "of sums per person are beyond --max-value and count as it"),
     "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond --max-value"),
     "values_rounded": ("events_read", "of values are rounded to --value-unit"),
@@ -39,10 +39,10 @@ SHARES = {
 """Counters that are worth a warning where they are a large share of another one, and what it says."""
 
 DROPPED = {
-    "values": "of values are dropped by limits",
-    "items": "of items are dropped by limits",
-    "contributions": "of contributions are dropped by limits",
-    "entries": "of entries are dropped by limits",
+    "values": "of values are dropped by --max-per-window",
+    "items": "of items are dropped by --max-per-window",
+    "contributions": "of contributions are dropped by --max-contributions",
+    "entries": "of entries are dropped by --max-contributions",
     "charged": "of contributions are dropped by --max-hits",
 }
 """The same of what limits drop, where no share of it is released: counters before and over each limit."""

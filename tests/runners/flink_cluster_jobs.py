@@ -18,7 +18,7 @@ import apache_beam as beam
 import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
 from listening import descendants
-from paced_stream import START, WINDOW, Stream, build, kept, window_files, windows_published
+from paced_stream import Stream, build, window_files, windows_published
 from privstream.pipelines.runners.flink import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -234,13 +234,11 @@ class Job:
 
     def finish(self) -> None:
         """Let the stream go on to its end, wait for the last window and for what goes on beside it, and end the job."""
-        stream, folder = self.stream, self.stream.folder
+        stream = self.stream
         stream.release()
         self.wait_for_windows(stream.windows)
-        after = f"Timestamp({round(START + stream.windows * WINDOW)})"
-        self.wait(lambda: any(row.window_start == after for _, row in kept(folder)), "the last items to end")
         if stream.more:
-            self.wait(lambda: "_END" in window_files(folder), "the end of the files")
+            self.wait(lambda: "_END" in window_files(stream.folder), "the end of the files")
         self.wait_for_checkpoint()
         self.cluster.call("cancel", self.number)
         self.wait_for_state("CANCELED")
