@@ -116,7 +116,7 @@ class Parameters:
         return None
 
     def over_files(self) -> Self:
-        """Return this transform for input that ends: random contributions of a person count, of all of them.
+        """Return this transform for input that ends: random contributions count, of all that a person has.
 
         Where counts are released, each element is an Arrow stream of them under a `StepKey`, to which `view` applies.
         """

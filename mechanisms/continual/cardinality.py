@@ -39,7 +39,7 @@ class Cardinalities(NamedTuple):
 
     estimates: int  # how many are in the set, with noise; perhaps below 0
     error_bounds: int  # with probability 95% no estimate of the run is off by more, while not `exhausted`
-    exhausted: bool  # whether all changes of the estimate are used up, so that it stays what it is
+    exhausted: bool  # whether the estimate has no change left, and stays what it is
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,7 +84,7 @@ class FreshNoise:
 
     @property
     def spread(self) -> int:
-        """What an estimate by itself is off by at most with probability 95%."""
+        """What a single estimate is off by at most with probability 95%."""
         return max(0, self.law.tail_quantile(OUTSIDE / 2))
 
     def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
@@ -193,7 +193,7 @@ class GapChanges:
         return math.ceil(min(self.threshold(step, last) + self.tau_bound, _LARGEST_BOUND))
 
     def error(self, step: int, updates: int) -> int:
-        """Return an error bound after as many hits as so many updates can bring."""
+        """Return an error bound after as many hits as a number of updates can bring."""
         if self.rounds is not None:
             return self._bound(step, self.rounds)
         number, left = 0, float(updates)

@@ -125,7 +125,7 @@ class AnchoredPartition:
         return self.unseen(step, interval) // 2
 
     def error_at(self, step: int, interval: int) -> int:
-        """Return how far answers are off at most at step 1, 2, .., after so many intervals."""
+        """Return how far answers are off at most at step 1, 2, .., after a number of intervals."""
         return self.anchor_bound(interval) + (self.unseen(step, interval) + 1) // 2
 
     def error(self, growth: int, step: int) -> int:

@@ -232,7 +232,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         return np.maximum(0, np.ceil(mu * (advantage - np.asarray(log_failure)) - 1)).astype(np.int64)
 
     def thresholds(self, births: Integers, step: int) -> Integers:
-        """Return K of intervals that were activated after so many others, at a step."""
+        """Return K of intervals that were activated at a step, after a number of others."""
         return self.threshold(self.log_failure(births, step))
 
     def error(self, step: int) -> int:
@@ -261,7 +261,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         return np.asarray(sizes > int(self.thresholds(np.zeros(1, np.int64), step)[0]))
 
     def _margin(self, number: int, step: int) -> int:
-        """Return what the sum of so many tau - mu keeps within, for all sets that answers may have on their ways."""
+        """Return what a sum of `number` terms tau - mu keeps within, for all sets on the ways of answers."""
         if not number:
             return 0
         answers = math.log(self.queries or self.universe) - math.log(self._step_share(step))

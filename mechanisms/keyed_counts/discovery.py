@@ -49,7 +49,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class PeopleList:
-    """How many different people have a key is tested at some steps; a person counts for so many keys at most."""
+    """How many different people have a key is tested at some steps; a person counts for a limited number of keys."""
 
     noises: tuple[IndependentNoise, ...]  # of each test, independent, on the number of all people until then
     steps: tuple[int, ...]  # increasing

@@ -180,7 +180,7 @@ class FoundKeys(KeyedCounts):
     def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
         """Return the state before the first step; `keys` is None.
 
-        Keys 0, .., public - 1 are on the public list, and the next ones, so many, are carried: they were published.
+        Keys 0, .., public - 1 are on the public list, and the next `carried` ones were published before.
 
         Raises:
             ValueError: keys are given; or a number is below 0.
@@ -299,7 +299,7 @@ class FoundKeys(KeyedCounts):
         return np.unique(np.concatenate(passed))
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
-        """Return the keys, increasing, that so many different people have had that the list finds them at this step."""
+        """Return the keys, increasing, that enough different people have had for the list to find them at this step."""
         people = self.law.people
         if people is None or step not in people.steps:
             return np.zeros(0, np.int64)

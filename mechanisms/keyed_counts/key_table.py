@@ -25,7 +25,7 @@ class KeyedStep:
         ValueError, TypeError: a column has another shape, type or range. No message has a key or a number of it.
     """
 
-    step: int  # public, >= 1; steps come in increasing order, and those left out had nothing new
+    step: int  # public, >= 1; steps come in increasing order, and steps without news may be missing
     keys: Words  # their numbers, such as rows of a table or positions in a public list
     counts: Integers  # contributions of this step, >= 0; at most one of each person
     sums: Integers | None = None  # of the values of these contributions, each within its limits

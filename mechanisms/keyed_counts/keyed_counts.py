@@ -53,7 +53,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         inputs. Public: the parameters, the steps, and the list of keys if it is public.
 
     Accuracy:
-        `stddev(step)` is exact. `detection(step, beta)`: a key with at least so many people is published with
+        `stddev(step)` is exact. `detection(step, beta)`: a key with at least this number of people is published with
         probability 1 - beta.
 
     Example:
@@ -335,7 +335,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         return rows if self.max_value is None else replace(rows, sums=answers[1], sum_margin=margins[1])
 
     def margins_of_sums(self, windows: Integers) -> Integers:
-        """Return how far sums over so many windows, at least 1, are off at most, int64 (answers, n).
+        """Return how far sums over numbers of windows, at least 1, are off at most, int64 (answers, n).
 
         They are of counts of one window each, and of sums of values; each bound holds with probability 0.95.
         """
@@ -345,7 +345,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         return np.array(margins, np.int64)[:, place]
 
     def _noise(self, answer: str, windows: int) -> RunningNoise:
-        """Return the noise of an answer, of a sum of so many windows."""
+        """Return the noise of an answer, of a sum over a number of windows."""
         noise = self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
         if windows == 1:
             return noise

@@ -186,7 +186,7 @@ class Calibration:
 
         Half of beta is left to items wrongly reported. With statuses a quarter is for `tests` up-tests and a quarter
         for `up_steps` down-tests, so that an item with this count starts at once and does not end. With rules: the
-        margin by which a threshold must be passed, or missed, for so many tests of both kinds to go as they should.
+        margin by which a threshold must be passed, or missed, for a number of tests of both kinds to go as they should.
         """
         tests, beta = checks.integer("tests", tests, minimum=1), checks.probability("beta", beta)
         if self.budget.domain == "rules":

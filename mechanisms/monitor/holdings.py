@@ -67,7 +67,7 @@ COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Holdings:
-    """Who has which items at one step: parallel columns, shape (n,), each pair of person and item at most once.
+    """The people and their items at one step: parallel columns, shape (n,), each pair of person and item at most once.
 
     A person's items of the step have ranks, in an order that depends on nothing but the person, the step and the
     person's own items. With c charges left a person takes part in the items ranked below c.
@@ -107,7 +107,7 @@ class Tally:
 
     items: Words  # that somebody has, (m,), increasing
     totals: Integers  # how many people with charges left have each, (m,)
-    users: Words  # everybody who has an item, item by item, (n,)
+    users: Words  # the people with each item, item by item, (n,)
     active: NDArray[np.bool_]  # who of them counts, (n,)
     held: Integers  # how many rows each item has, (m,)
 

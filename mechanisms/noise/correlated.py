@@ -15,7 +15,7 @@ from scipy import special
 
 BUFFERS = 4
 DEVIATIONS = 16.0
-"""No w or buffer ever leaves so many of its standard deviations (probability below 1e-45)."""
+"""Standard deviations that no w or buffer ever leaves (probability below 1e-45)."""
 
 _PARAMETER_BITS = 20  # parameters are rounded, so that they are the same on every machine
 _SUMS = 1e-9  # relative; norms are raised by it, for what floats round off

@@ -34,7 +34,7 @@ _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2
 _FLOATS = 0.5
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
+_SCALES = 128.0  # scales that no discrete Laplace number ever leaves
 _LARGEST_TAIL = 0.1  # up to which normal tails bound discrete ones: docs/proofs/keyed_counts.md, Lemma 3
 
 
@@ -67,7 +67,7 @@ class RunningNoise(ABC):
 
     @abstractmethod
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        """Return z >= 0 with Pr[sum of the noise of so many keys at `step` > z] <= tail.
+        """Return z >= 0 with Pr[sum of the noise of `number` keys at `step` > z] <= tail.
 
         The law is symmetric up to the rounding of halves.
         """
@@ -90,7 +90,7 @@ class IndependentNoise(RunningNoise):
         return self.law.draw(source, source.bind(_labels(keys, steps), totals))
 
     def summed(self, windows: int) -> IndependentNoise:
-        """Return the noise of sums over so many steps."""
+        """Return the noise of sums over a number of steps."""
         return replace(self, windows=windows)
 
     @override
@@ -118,7 +118,7 @@ class ToeplitzNoise(RunningNoise):
     @classmethod
     @functools.lru_cache(maxsize=64)
     def of(cls, steps: int, shift: float, *, norm: float, touched: int, largest: int) -> Self:
-        """Return the least noise of so many steps in which one person is seen as a shift of so many deviations in all.
+        """Return the least noise of `steps` steps in which one person is seen as a `shift` of deviations in all.
 
         `norm` is that of what the person adds, over columns, as if all of it came at one step; `touched` the columns
         that the person may move, counted with each contribution; `largest` what one column moves by, at most.
@@ -312,7 +312,7 @@ class EpochNoise(RunningNoise):
 
     @override
     def tail_bound(self, step: int, tail: float, number: int = 1, *, so_far: bool = False) -> int:
-        """Return z with Pr[sum of the noise of so many keys > z] <= tail: at `step`, or at any one step `so_far`."""
+        """Return z with Pr[sum of the noise of `number` keys > z] <= tail: at `step`, or at any one step `so_far`."""
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
         if not isinstance(begun[0][0], CompleteTreeNoise):
             return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)

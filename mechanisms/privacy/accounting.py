@@ -177,7 +177,7 @@ class GaussianCurve(DivergenceCurve):
 class PureComposition(DivergenceCurve):
     """The adaptive composition of `rounds` mechanisms, each `round_epsilon`-DP; exact for the worst of them.
 
-    Source: Kairouz, Oh, Viswanath (2015), Theorem 3.3: nothing is worse than so many randomised responses.
+    Source: Kairouz, Oh, Viswanath (2015), Theorem 3.3: nothing is worse than as many randomised responses.
     """
 
     rounds: int
@@ -352,7 +352,7 @@ def beside(other: PrivacyCurve, shift: float, epsilon: float) -> ComposedCurve:
 def gaussian_sigma(shift: float, norm: float, changes: int = 1) -> float:
     """Return sigma for discrete Gaussian noise on integer vectors that move by this L2 norm at most.
 
-    Where at most so many integers change, by 1 each, less is enough (docs/proofs/keyed_counts.md, Theorem 1). It is
+    Where at most `changes` integers change, by 1 each, less is enough (docs/proofs/keyed_counts.md, Theorem 1). It is
     rounded up to 16 bits: processors compute exponentials with other last bits, from which searches make other digits,
     and noise of one label at two scales would differ in few counts, and show those.
     """
@@ -362,7 +362,7 @@ def gaussian_sigma(shift: float, norm: float, changes: int = 1) -> float:
 
 
 def shift_of_noise(sigma: float, changes: int) -> float:
-    """Return the shift that such noise shows where so many integers change by 1 each, rounded up."""
+    """Return the shift that such noise shows where `changes` integers change by 1 each, rounded up."""
     return math.sqrt(changes / (sigma**2 - SMOOTHING / changes)) * (1 + FUNCTION_ERROR)
 
 

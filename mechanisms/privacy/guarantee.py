@@ -32,7 +32,7 @@ ITEMS_HASHED = (
 CONTRIBUTIONS_HASHED = (
     "So are pairs of a person and an item: with p of them in all, add p / 2^64 for each one of a person."
 )
-"""Where it is by a hash that a person's second contribution to an item is told from a first."""
+"""Where a hash tells a person's second contribution to an item from the first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     def most_accurate(cls, *, queries: int, beta: float, **parameters: Any) -> Self:
         """Return the mechanism whose alpha, of two digits, gives the least error among those that answer all queries.
 
-        The error is for so many queries, and larger with probability `beta`; parameters are all but alpha.
+        The error is for a number of queries, and larger with probability `beta`; parameters are all but alpha.
 
         Raises:
             ValueError, TypeError: a parameter breaks its rule, whatever alpha is.

@@ -37,8 +37,8 @@ class ShownCounts:
 
     windows: Windows  # that rows are about
     stddev: float | None = None  # of the noise of a count, to smooth single windows; None for numbers as released
-    over: int = 1  # windows of which counts are the sum, as far as an item has so many
-    margins: Callable[[Integers], Integers] | None = None  # how far sums of so many windows are off, (answers, n)
+    over: int = 1  # windows that counts are the sum of, or as many as an item has
+    margins: Callable[[Integers], Integers] | None = None  # how far sums over numbers of windows are off, (answers, n)
     max_value: int | None = None  # of an event
     rising: int = 0  # windows to look back for what rose, of the same budget period; 0 for none
     at_least: int | None = None  # rows with a smaller number are not shown
@@ -76,7 +76,7 @@ class ShownCounts:
         return with_columns(table, columns)
 
     def _summed(self, history: Floats, place: tuple[Integers, Integers]) -> dict[str, np.ndarray]:
-        """Return the columns of sums over the last windows, as far as an item has so many."""
+        """Return the columns of sums over the last windows, or over as many as an item has."""
         assert self.margins is not None
         known = ~np.isnan(history[:1])
         sums = np.cumsum(np.nan_to_num(np.concatenate([known, history])).astype(np.int64), axis=1)

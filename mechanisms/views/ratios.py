@@ -40,7 +40,7 @@ def ratio_bounds(
 
     Privacy: none is spent; all inputs are published numbers.
 
-    Accuracy: with independent normal noise of known variance, each interval by itself holds the ratio of the numbers
+    Accuracy: with independent normal noise of known variance, each single interval holds the ratio of the numbers
     without noise with a probability of 95% (92% where the denominator is as small as the deviation of its noise). Where
     the denominator with noise is within its reach around 0, there is neither a ratio nor an interval.
 

@@ -139,7 +139,7 @@ def _weights(likely: Floats, prior: Floats) -> Floats:
 
 
 def rises(smoothed: Floats, counts: ArrayLike, stddev: float, back: int) -> Floats:
-    """Return by how much smoothed numbers are above those of so many windows before, and the ends of 95% intervals.
+    """Return by how much smoothed numbers are above those `back` windows before, and the ends of 95% intervals.
 
     All are of shape (3, windows, keys), but for the counts of one number for each; nan where there is none.
     Errors of both ends are added as if independent: intervals are too wide rather than too narrow, but never wider

@@ -18,7 +18,7 @@ PUBLIC = ("domain", "public_items", "rules", "thresholds")
 """Options that are public lists, or paths of such."""
 
 EVENT = "event"
-"""The unit of privacy of one event, whoever caused it."""
+"""The unit of privacy of one event, no matter whose it is."""
 
 
 class Stand(NamedTuple):

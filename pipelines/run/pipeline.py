@@ -91,7 +91,7 @@ class EventPipeline:
         Args:
             charge: writes the run into the ledger: the last thing before it may start.
             paths: where rows go; None discards them (a dry run).
-            accepted: called as soon as the runner has taken the pipeline, of input without an end: rows are then to
+            accepted: called as soon as the runner has taken the pipeline, of streaming input: rows are then to
                 come.
         """
         unbounded = self.places.unbounded

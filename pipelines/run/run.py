@@ -311,7 +311,7 @@ class Run:
 
 
 def _check_unbounded(monitor: Monitor, *, dry: bool) -> None:
-    """Refuse what cannot be about input without an end."""
+    """Refuse what cannot be about streaming input."""
     for question in monitor.questions.values():
         if question.info.bounded:
             raise WrongKeyError(("data", "input"), f"must have an end: {question.info.word} is about one data set")

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 
 class Followed(NamedTuple):
-    """A view of input without an end."""
+    """A view of streaming input."""
 
     name: str
     chain: tuple[View, ...]  # the views that it is made of, each behind those that it is made of itself; last it

@@ -259,7 +259,7 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
 
 
 def limits_in_words(record: Mapping[str, Any]) -> str:
-    """Say what the limits of a person are, and which share of contributions they drop; empty without limits."""
+    """Say the limits per person, and which share of contributions they drop; empty without limits."""
     found = record.get("limits")
     if found is not None:
         text = _limit(found["max_contributions"], found["max_per_window"])

@@ -27,7 +27,7 @@ ROWS = 1 << 17
 """So many rows are in memory at once, and in a row group of the file."""
 
 BLOCK_BYTES = 1 << 24
-"""A row of PostgreSQL may have about so many bytes."""
+"""Largest row of PostgreSQL, in bytes, about."""
 
 
 def as_table(frame: Any) -> pa.Table:

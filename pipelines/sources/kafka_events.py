@@ -38,7 +38,7 @@ TICK = 250_000
 """Microseconds: how exact the time is that a record gets."""
 
 RECORD_BYTES = 1 << 20
-"""Of a record, at most. Records of one tick are one element, or several of about so many bytes."""
+"""Of a record, at most. Records of one tick are one element, or several of about this number of bytes."""
 
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
 OURS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}

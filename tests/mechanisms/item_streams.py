@@ -21,7 +21,7 @@ def holdings(step, rows):
 
 
 def goes_up(monitor, step, items, counts, noise):
-    """Return which items an up-test finds if so many people count for them: by the draws of the mechanism alone."""
+    """Return which items an up-test finds with these numbers of people, by the draws of the mechanism alone."""
     return np.asarray(counts) >= monitor._thresholds(step, items, monitor._source(noise))
 
 

@@ -33,7 +33,7 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
     """Count the values that limits change, and how much of the sum of all "values" this takes away: both are exact.
 
-    Amounts are in thousandths of the largest limit, which is not 0, each rounded by itself: how values lie in batches
+    Amounts are in thousandths of the largest limit, which is not 0, each rounded on its own: how values lie in batches
     changes nothing. "contributions" are sums of values that have been counted as they were read.
     """
     counter(f"{name}_clipped").inc(int((within != values).sum()))

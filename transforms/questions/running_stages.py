@@ -52,7 +52,7 @@ class CountEvents(SplitEvents):
 
 
 class BoundCodes(BoundEvents):
-    """Per step and shard of people: of each person so many codes on, by shard of people."""
+    """Per step and shard of people: the codes of each person that count, by shard of people."""
 
     counted: ClassVar[str]
     """What is limited, as counters have it."""

@@ -186,7 +186,7 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
 
 
 def _of_each_kind(column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marked:
-    """Read a column: of several kinds each by itself; values of a kind that does not do break the rule."""
+    """Read a column: of several kinds one after the other; values of a kind that does not do break the rule."""
     if pa.types.is_union(column.type):
         codes = column.type_codes.to_numpy()
         rows = [np.flatnonzero(codes == code) for code in range(column.type.num_fields)]
