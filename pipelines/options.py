@@ -72,9 +72,9 @@ def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECT
 def _unread(kind: type[Question], section: str, key: str) -> bool:
     """Tell whether a question does not have an option of all: what it does not read, or windows."""
     info = kind.info
-    read = {"item": info.item, "value": info.value, "value_unit": info.whole_values}
+    read = {"user": info.user, "item": info.item, "value": info.value, "value_unit": info.whole_values}
     read |= dict.fromkeys(("watch", "watermark"), not info.bounded)
-    return (section == "data" and not read.get(key, True)) or (section == "windows" and info.word == "queries")
+    return (section == "data" and not read.get(key, True)) or (section == "windows" and not info.has_windows)
 
 
 def add_options(

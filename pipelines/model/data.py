@@ -158,7 +158,7 @@ class Data(Model):
             forms["delimiter"] = "\t"
         unit = question.value_unit if question.value_unit is not None else self.value_unit
         return FieldMapping(
-            user="" if getattr(question, "unit", "") == EVENT else question.user or self.user,
+            user="" if not info.user or getattr(question, "unit", "") == EVENT else question.user or self.user,
             item=item,
             time=self.time,
             value=self._value(question),
