@@ -182,7 +182,7 @@ class KeyRise(NamedTuple):
     Attributes:
         item, people, lower, upper, noisy: as in `KeyCount`.
         rise: by how much `people` rose; None in the first windows.
-        rise_lower, rise_upper: its interval: `rise_lower` is above 0 if the item surely rose.
+        rise_lower, rise_upper: its interval of 95%. An item surely rose if `rise` is 3.3 standard deviations above 0.
     """
 
     window_start: Timestamp

@@ -19,6 +19,7 @@ from privstream.mechanisms.views.rank import largest
 from privstream.mechanisms.views.ratios import ratio_bounds
 from privstream.mechanisms.views.smoothing import LOOKBACK, rises, smooth
 from privstream.mechanisms.views.tables import Windows, numbered, with_columns
+from privstream.mechanisms.views.trending import surely_above
 
 SHOWN = ("people", "lower", "upper")
 """Columns with the number that is shown, and its interval."""
@@ -102,7 +103,7 @@ class ShownCounts:
     def chosen(self, table: pa.Table) -> pa.Table:
         """Return the rows that are shown, by the numbers that they show."""
         if self.rising:
-            table = table.filter(pc.greater(table["rise_lower"], 0))
+            table = table.filter(pa.array(surely_above(*(table[name].to_numpy() for name in RISE), 0)))
         if self.at_least is not None:
             table = table.filter(pc.greater_equal(table["people"], self.at_least))
         return table if self.top is None else largest(table, self.top, "rise" if self.rising else "people")
