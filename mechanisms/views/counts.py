@@ -103,7 +103,8 @@ class ShownCounts:
     def chosen(self, table: pa.Table) -> pa.Table:
         """Return the rows that are shown, by the numbers that they show."""
         if self.rising:
-            table = table.filter(pa.array(surely_above(*(table[name].to_numpy() for name in RISE), 0)))
+            rise, lower, upper = (table[name].to_numpy() for name in RISE)
+            table = table.filter(pa.array(surely_above(rise, lower, upper, 0)))
         if self.at_least is not None:
             table = table.filter(pc.greater_equal(table["people"], self.at_least))
         return table if self.top is None else largest(table, self.top, "rise" if self.rising else "people")
