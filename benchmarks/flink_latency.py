@@ -24,10 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _flink import DEPLOY, RunningCluster, cluster, job_server_jar, meanwhile
+from _flink import RunningCluster, cluster, job_server_jar, meanwhile
 from _report import load_average, parser, print_table, results_folder, write_csv
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "runners"))
+from kafka_broker import Broker
 
 WINDOW, LATENESS = 5, 3
 EVENTS = 2_000  # a second
@@ -86,12 +89,13 @@ def every_second(send: Callable[[pa.Table], None]) -> Iterator[None]:
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
     """Run a Kafka broker; give its address."""
-    command = [sys.executable, str(DEPLOY / "kafka" / "broker.py")]
-    started = subprocess.run([*command, "start", f"--run={folder}"], check=True, stdout=subprocess.PIPE, text=True)
+    folder.mkdir()
+    running = Broker(folder)
+    running.start()
     try:
-        yield started.stdout.split()[-1]
+        yield running.address
     finally:
-        subprocess.run([*command, "stop", f"--run={folder}"], check=True, stdout=subprocess.DEVNULL)
+        running.stop()
 
 
 def measure(
