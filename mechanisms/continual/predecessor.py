@@ -266,7 +266,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
             return 0
         answers = math.log(self.queries or self.universe) - math.log(self._step_share(step))
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
-        parts = ((self.tau.scale, number),), ((self.mu.scale, number),)
+        parts = ((self.tau.scale, number, 1),), ((self.mu.scale, number, 1),)
         return NoiseSum(*parts).quantile(math.log(self.beta / 2) - log_sets)
 
 

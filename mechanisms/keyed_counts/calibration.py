@@ -127,7 +127,7 @@ def _laplace_noise(epsilon: float, largest: int, bounds: Bounds) -> RunningNoise
     if bounds.steps == 1:
         return IndependentNoise(DiscreteLaplace(math.nextafter(scale, math.inf)))
     try:
-        return laplace_tree(bounds.steps, scale)
+        return laplace_tree(bounds.steps, scale, combined=True)
     except ValueError:
         raise ValueError(_too_large(largest, bounds)) from None
 

@@ -139,7 +139,7 @@ class NoisyHistogram:
         for width in _TOGETHER:
             sums = np.convolve(self.counts, np.ones(width, np.int64), "valid")
             tests = len(_TOGETHER) * len(self.counts)
-            exceeded = NoiseSum.laplace([(self.scale, width)]).quantile(math.log(_FALSE_ALARM / tests))
+            exceeded = NoiseSum.laplace([(self.scale, width, 1)]).quantile(math.log(_FALSE_ALARM / tests))
             last = max(last, int(np.flatnonzero(sums > exceeded).max(initial=-1)))
         while 0 <= last < len(self.counts) - 1 and self.counts[last + 1] > _CONTINUES * self.scale:
             last += 1

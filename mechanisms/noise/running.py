@@ -35,6 +35,7 @@ _FLOATS = 0.5
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
 _SCALES = 128.0  # scales that no discrete Laplace number ever leaves
+_PARENT = 1 << 32  # in labels, beyond all steps
 _LARGEST_TAIL = 0.1  # up to which normal tails bound discrete ones: docs/proofs/keyed_counts.md, Lemma 3
 
 
@@ -198,11 +199,16 @@ class ToeplitzNoise(RunningNoise):
 
 @dataclass(frozen=True)
 class CompleteTreeNoise(RunningNoise):
-    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2."""
+    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2.
+
+    `combined`: a parent of leaves is the best combination of its own noisy value and those of its leaves. What it
+    remembers is in units of 1 / (base + 1) then.
+    """
 
     horizon: int  # steps of the run
     law: SymmetricNoise  # of a node
     base: int  # children of a node
+    combined: bool = False
 
     @property
     @override
@@ -220,10 +226,27 @@ class CompleteTreeNoise(RunningNoise):
 
     @override
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
-        height = self._height(step)
-        noise = memory[height] + self.law.draw(source, source.bind(_labels(keys, step), totals))
+        height, unit = self._height(step), self._unit
+        noise = self.law.draw(source, source.bind(_labels(keys, step), totals)).astype(np.float64)
+        if self.combined and height == 1:
+            parent = self.law.draw(source, source.bind(_labels(keys, step + _PARENT), totals))
+            noise += (memory[0] - memory[1]) / unit + self.base * parent
+        else:
+            noise *= unit
+        noise += memory[height]
         memory[: height + 1] = noise  # whole numbers: the caller keeps them below 2^53
-        return np.asarray(noise, np.int64)
+        return np.asarray((2 * noise + unit) // (2 * unit), np.int64)
+
+    @property
+    def _unit(self) -> int:
+        return self.base + 1 if self.combined else 1
+
+    def _parts(self, step: int, number: int = 1) -> list[tuple[SymmetricNoise, int, int]]:
+        """Return how many noises the sum at a step has for `number` keys, and the units of each."""
+        digits, unit = plain_digits(self.base, step), self._unit
+        parents = number * digits[1] if self.combined and len(digits) > 1 else 0
+        rest = number * sum(digits) - parents
+        return [(self.law, rest, unit), (self.law, parents, self.base), (self.law, self.base * parents, 1)]
 
     def law_at(self, step: int) -> SymmetricNoise:
         """Return the law of a node that ends at a step."""
@@ -231,9 +254,10 @@ class CompleteTreeNoise(RunningNoise):
 
     def shifts(self, totals: Floats) -> Floats:
         """Return by how much the nodes that end at all steps hide a change of the totals by so much after each step."""
-        steps = np.arange(1, len(totals) + 1)
-        before = steps - [self.base ** self._height(step) for step in steps.tolist()]
-        return np.asarray(totals - np.append(0.0, totals)[before])
+        ends = [(step, self._height(step)) for step in range(1, len(totals) + 1)]
+        ends += [(step, 0) for step, height in ends if height == 1 and self.combined]
+        since = np.append(0.0, totals)
+        return np.array([since[step] - since[step - self.base**height] for step, height in ends])
 
     def _height(self, step: int) -> int:
         """Return the height of the node that ends at a step."""
@@ -241,14 +265,19 @@ class CompleteTreeNoise(RunningNoise):
 
     @override
     def variance(self, step: int) -> float:
-        return sum(plain_digits(self.base, step)) * self.law.variance
+        parts = self._parts(step)
+        found = sum(many * (weight / self._unit) ** 2 for _, many, weight in parts) * self.law.variance
+        return found + (_ROUNDING_VARIANCE if parts[1][1] else 0.0)
 
     @override
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        return sum_quantile([(self.law, _few(sum(plain_digits(self.base, step)) * number))], math.log(2 * tail))
+        if not self.combined:
+            return sum_quantile([(self.law, _few(self._parts(step, number)[0][1]), 1)], math.log(2 * tail))
+        found = sum_quantile(self._parts(step, number), math.log(2 * tail))
+        return (2 * found + number * self._unit) // (2 * self._unit)
 
 
-def laplace_tree(steps: int, scale: float) -> CompleteTreeNoise:
+def laplace_tree(steps: int, scale: float, *, combined: bool = False) -> CompleteTreeNoise:
     """Return the best tree whose nodes have discrete Laplace noise of `scale` times the number of its levels.
 
     Raises:
@@ -257,9 +286,11 @@ def laplace_tree(steps: int, scale: float) -> CompleteTreeNoise:
     base = best_arity(steps)
     height = len(plain_digits(base, steps))
     law = DiscreteLaplace(math.nextafter(height * scale, math.inf))
-    if _SCALES * law.scale * base * height >= EXACT:  # else the low bits of what is published would be the true ones
+    if (
+        _SCALES * law.scale * base * height * (base + 1) >= EXACT
+    ):  # else low bits of what is published were the true ones
         raise ValueError("sums of noise must be exact in floating point")
-    return CompleteTreeNoise(steps, law, base)
+    return CompleteTreeNoise(steps, law, base, combined)
 
 
 LENGTHS = (10, 147, 2_916, 171_366, 5_315_625, 1 << 40)
@@ -316,14 +347,14 @@ class EpochNoise(RunningNoise):
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
         if not isinstance(begun[0][0], CompleteTreeNoise):
             return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
-        past: list[tuple[SymmetricNoise, int]] = []  # nodes at the ends of past epochs
+        past: list[tuple[SymmetricNoise, int, int]] = []  # nodes at the ends of past epochs
         bounds = []
         for epoch, done in begun:
             assert isinstance(epoch, CompleteTreeNoise)
             ends = sum(plain_digits(epoch.base, done))
             most = _most_digits(epoch.base, done) if so_far else ends
-            bounds.append(sum_quantile([*past, (epoch.law, _few(most * number))], math.log(2 * tail)))
-            past.append((epoch.law, _few(ends * number)))
+            bounds.append(sum_quantile([*past, (epoch.law, _few(most * number), 1)], math.log(2 * tail)))
+            past.append((epoch.law, _few(ends * number), 1))
         return max(bounds) if so_far else bounds[-1]
 
 
@@ -338,7 +369,7 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     """Return z with Pr[sum of so many > z] <= tail."""
     if number == 1:
         return max(0, law.tail_quantile(tail))
-    return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
+    return NoiseSum.laplace([(law.scale, number, 1)]).quantile(math.log(tail))
 
 
 def _few(number: int) -> int:

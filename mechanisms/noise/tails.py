@@ -15,7 +15,8 @@ from scipy import fft
 
 SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
-_LONGEST = 1 << 21  # cells of a convolution; beyond, Chernoff's bound is returned
+_LONGEST = 1 << 21  # cells of a convolution; wider laws are drawn together
+_COARSER = 4  # by which they are
 _REACH = 40.0  # e^-40 is below what float64 resolves
 
 
@@ -25,47 +26,48 @@ class NoiseSum:
 
     The law is tilted by e^(rate x) so that the quantile asked for becomes its mean, convolved exactly (a discrete
     Fourier transform of its closed form), and tilted back: full relative precision however small the tail. Noises are
-    given as pairs of a scale and how many have it.
+    given by their scale, how many have it, and the whole number by which these are multiplied.
     """
 
-    raising: tuple[tuple[float, int], ...]
-    lowering: tuple[tuple[float, int], ...]
+    raising: tuple[tuple[float, int, int], ...]
+    lowering: tuple[tuple[float, int, int], ...]
 
     @classmethod
-    def laplace(cls, parts: Sequence[tuple[float, int]]) -> NoiseSum:
+    def laplace(cls, parts: Sequence[tuple[float, int, int]]) -> NoiseSum:
         """Return a sum of discrete Laplace noises: each is the difference of two geometric ones."""
-        kept = tuple((scale, number) for scale, number in parts if number)
+        kept = tuple(part for part in parts if part[1])
         return cls(kept, kept)
 
     def quantile(self, log_beta: float) -> int:
-        """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or Chernoff's bound on it for very wide laws."""
+        """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or a bound near it for very wide laws."""
         sums = self.raising + self.lowering
-        if not sums or math.log(sum(n for _, n in sums)) - 1 / max(b for b, _ in sums) <= log_beta:
+        if not sums or math.log(sum(n for _, n, _ in sums)) - 1 / max(b for b, _, _ in sums) <= log_beta:
             return 0  # all noises are 0 with probability 1 - e^log_beta
         # Scales that are so small as to overflow may be larger, which have larger tails.
-        drawable = (tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering))
+        drawable = (tuple((max(b, 1 / 700), n, w) for b, n, w in part) for part in (self.raising, self.lowering))
         return _quantile(NoiseSum(*drawable), log_beta)
 
     def log_moment(self, rate: float) -> float:
         """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""
-        total = sum(n * (_log_rest(1 / b) - _log_rest(1 / b - rate)) for b, n in self.raising)
-        return total + sum(n * (_log_rest(1 / b) - _log_rest(1 / b + rate)) for b, n in self.lowering)
+        total = sum(n * (_log_rest(1 / b) - _log_rest(1 / b - w * rate)) for b, n, w in self.raising)
+        return total + sum(n * (_log_rest(1 / b) - _log_rest(1 / b + w * rate)) for b, n, w in self.lowering)
 
     def tilted(self, rate: float) -> tuple[int, Floats] | None:
         """Return the first integer and the masses of the law tilted by `rate`, or None if it is too wide."""
-        slopes = [(1 / b - rate, n, 1) for b, n in self.raising] + [(1 / b + rate, n, -1) for b, n in self.lowering]
-        mean = sum(sign * n / math.expm1(slope) for slope, n, sign in slopes)
-        deviation = math.sqrt(sum(n * math.exp(-slope) / math.expm1(-slope) ** 2 for slope, n, _ in slopes))
-        reach = 12 * deviation + _REACH / min(slope for slope, _, _ in slopes)
+        slopes = [(1 / b - w * rate, n, w) for b, n, w in self.raising]
+        slopes += [(1 / b + w * rate, n, -w) for b, n, w in self.lowering]
+        mean = sum(w * n / math.expm1(slope) for slope, n, w in slopes)
+        deviation = math.sqrt(sum(w**2 * n * math.exp(-slope) / math.expm1(-slope) ** 2 for slope, n, w in slopes))
+        reach = 12 * deviation + _REACH / min(slope / abs(w) for slope, _, w in slopes)
         if 2 * reach + 2 > _LONGEST:
             return None
         length = fft.next_fast_len(math.ceil(2 * reach) + 2)
         first = math.floor(mean - length / 2)
         frequencies = 2j * np.pi * fft.fftfreq(length)
         log_transform = np.zeros(length, np.complex128)
-        for slope, number, sign in slopes:
+        for slope, number, weight in slopes:
             q = math.exp(-slope)
-            log_transform += number * (math.log(-math.expm1(-slope)) - np.log(1 - q * np.exp(sign * frequencies)))
+            log_transform += number * (math.log(-math.expm1(-slope)) - np.log(1 - q * np.exp(weight * frequencies)))
         masses = fft.fft(np.exp(log_transform - first * frequencies)).real / length
         return first, np.maximum(masses, 0.0)
 
@@ -77,7 +79,7 @@ def _log_rest(slope: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _quantile(noises: NoiseSum, log_beta: float) -> int:
-    widest = max(scale for scale, _ in noises.raising)
+    widest = max(scale * weight for scale, _, weight in noises.raising)
 
     def bound(log_rest: float) -> float:
         rate = -math.expm1(log_rest) / widest
@@ -87,8 +89,12 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     place, chernoff = float(found.x), max(0, math.ceil(found.fun))
     rate = -math.expm1(place) / widest
     law = noises.tilted(rate)
-    if law is None:
-        return int(chernoff)
+    if law is None:  # docs/proofs/counters.md, Lemma 4
+        coarse = NoiseSum(
+            *(tuple((b / _COARSER, n, w) for b, n, w in part) for part in (noises.raising, noises.lowering))
+        )
+        off = sum(_COARSER * n * w for _, n, w in noises.raising) + sum(n * w for _, n, w in noises.lowering)
+        return min(int(chernoff), _COARSER * coarse.quantile(log_beta) + off)
     first, masses = law
     with np.errstate(divide="ignore"):
         logs = np.log(masses) - rate * (first + np.arange(len(masses))) + noises.log_moment(rate)
@@ -98,17 +104,17 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:
-    """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
+def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int, int]], log_beta: float) -> int:
+    """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, times a weight.
 
-    Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma each (Canonne,
-    Kamath, Steinke 2020, Corollary 17).
+    All are of one kind. Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma
+    each (Canonne, Kamath, Steinke 2020, Corollary 17).
     """
-    gaussian = [(law, number) for law, number in parts if isinstance(law, DiscreteGaussian)]
+    gaussian = [(law, number, weight) for law, number, weight in parts if isinstance(law, DiscreteGaussian)]
     if gaussian:
-        sigma = math.sqrt(sum(number * law.sigma**2 for law, number in gaussian))
+        sigma = math.sqrt(sum(number * (weight * law.sigma) ** 2 for law, number, weight in gaussian))
         return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
-    laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
+    laplace = [(law.scale, number, weight) for law, number, weight in parts if isinstance(law, DiscreteLaplace)]
     return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
 
 

@@ -189,7 +189,7 @@ class TestNoise:
         above = np.cumsum(law[::-1])[::-1]
         zero = len(laws[1]) - 1
         for log_beta in (-2.0, -10.0, -24.0):
-            z = NoiseSum(raising, lowering).quantile(log_beta)
+            z = NoiseSum(*(tuple((*one, 1) for one in part) for part in (raising, lowering))).quantile(log_beta)
             assert above[zero + z + 1] <= math.exp(log_beta) < above[zero + z]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from privstream.mechanisms.continual.partition import sums_noise
+from privstream.mechanisms.noise import tails
 from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.running import (
@@ -16,6 +17,7 @@ from privstream.mechanisms.noise.running import (
     plain_digits,
 )
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from scipy import linalg, stats
 
@@ -56,6 +58,44 @@ class TestTrees:
 
         for step in range(1, 61):
             assert drawn[step - 1] == sum(node((i + 1) * base**h) for h, i in noise.nodes(step))
+
+    @pytest.mark.parametrize(("base", "steps"), [(2, 11), (5, 53)])
+    def test_a_parent_is_combined_with_its_leaves(self, base, steps):
+        """Of its own noise and that of its leaves, weighted by inverse variances, whatever came before."""
+        noise, source, keys = CompleteTreeNoise(steps, LAW, base, combined=True), SeededNoise(1), 4000
+        totals = np.arange(1, steps + 1)[:, None] * np.full(keys, 3)
+        drawn = run(noise, totals)
+
+        def node(height, end):
+            low = end + (1 << 32) * (height == 1)
+            labels = np.stack([np.arange(keys), np.full(keys, low)], axis=1).astype(np.uint64)
+            return LAW.draw(source, source.bind(labels, totals[end - 1]))
+
+        for step in range(1, steps + 1):
+            exact = np.zeros(keys)
+            for height, place in noise.nodes(step):
+                end = (place + 1) * base**height
+                leaves = sum(node(0, leaf) for leaf in range(end - base + 1, end + 1)) if height == 1 else 0
+                exact += (base * node(1, end) + leaves) / (base + 1) if height == 1 else node(height, end)
+            assert np.abs(drawn[step - 1] - exact).max() < 0.5 + 1e-9
+            ratio = np.mean(drawn[step - 1].astype(float) ** 2) / noise.variance(step)
+            assert abs(ratio - 1) < 6.5 * math.sqrt(5 / keys), step
+            for tail in (0.025, 0.2):
+                assert (
+                    stats.binom.sf((drawn[step - 1] > noise.tail_bound(step, tail)).sum() - 1, keys, tail) > FALSE_ALARM
+                )
+        moved = np.abs([noise.shifts(np.arange(steps) >= start) for start in range(steps)]).sum(axis=1)
+        assert moved.max() == len(plain_digits(base, steps))
+
+
+@pytest.mark.parametrize("log_beta", [-3.0, -20.0])
+def test_wide_laws_are_bounded_nearly_as_exactly_as_narrow_ones(monkeypatch, log_beta):
+    noises = NoiseSum.laplace([(6000.0, 5, 1), (3000.0, 7, 2)])
+    exact = noises.quantile(log_beta)
+    tails._quantile.cache_clear()
+    monkeypatch.setattr(tails, "_LONGEST", 1 << 18)
+    assert exact <= noises.quantile(log_beta) < 1.05 * exact
+    tails._quantile.cache_clear()
 
 
 @BOTH
