@@ -17,9 +17,8 @@ from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS, MOST_LISTED, DiscoveryLaw, calibrate_discovery
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
-from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.running import IndependentNoise
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
 from typing_extensions import override

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import Words
 
 LARGEST_ENTRY = 1 << 40
 

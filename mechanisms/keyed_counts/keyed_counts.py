@@ -17,9 +17,8 @@ from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calib
 from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.running import IndependentNoise, RunningNoise
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.accounting import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit

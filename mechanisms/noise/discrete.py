@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.noise.sources import Labels, NoiseSource, Words
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from scipy import special
 from typing_extensions import override

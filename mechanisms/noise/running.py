@@ -14,8 +14,7 @@ import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import BUFFERS, DEVIATIONS, BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.noise.tails import NoiseSum, sum_quantile
 from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma
 from scipy import special
