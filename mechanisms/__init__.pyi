@@ -15,8 +15,7 @@ from .continual.queries import (
 from .continual.ranges import RangeCounter, Updates
 from .guarantee_records import read_guarantee_file
 from .keyed_counts.found_keys import FoundKeys
-from .keyed_counts.key_table import KeyedRows, KeyedStep
-from .keyed_counts.keyed_counts import KeyedCounts
+from .keyed_counts.keyed_counts import KeyedCounts, KeyedRows, KeyedStep
 from .monitor.holdings import Holdings
 from .monitor.monitor import ThresholdMonitor
 from .noise.sources import KeyedNoise, NoiseSource, SeededNoise

@@ -12,6 +12,7 @@ from typing import Any, cast
 from privstream.mechanisms.privacy.accounting import (
     SUM_ERROR,
     TAIL,
+    ClockCurve,
     ComposedCurve,
     GaussianCurve,
     PointCurve,
@@ -19,8 +20,8 @@ from privstream.mechanisms.privacy.accounting import (
     PureComposition,
     PureDp,
     SlackCurve,
+    StatusCurve,
 )
-from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 

@@ -26,13 +26,13 @@ from privstream.mechanisms import (
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
 from privstream.mechanisms.privacy.accounting import (
+    ClockCurve,
     ComposedCurve,
     GaussianCurve,
     PointCurve,
     PureDp,
     SlackCurve,
 )
-from privstream.mechanisms.privacy.clocks import ClockCurve
 from privstream.mechanisms.privacy.units import EVENT
 
 MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}

@@ -2,6 +2,7 @@
 
 import pytest
 from privstream.mechanisms.privacy.accounting import (
+    ClockCurve,
     ComposedCurve,
     GaussianCurve,
     PrivacyCurve,
@@ -14,7 +15,6 @@ from privstream.mechanisms.privacy.accounting import (
     shift_beside,
     shift_of_noise,
 )
-from privstream.mechanisms.privacy.clocks import ClockCurve
 
 
 def test_gaussian_parts_add_up_by_squares() -> None:

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 from privstream.mechanisms.privacy.accounting import (
+    ClockCurve,
     ComposedCurve,
     GaussianCurve,
     PointCurve,
     PureComposition,
     PureDp,
     SlackCurve,
+    StatusCurve,
     largest_shift,
 )
-from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.shift import shift_of, shift_of_point
 from privstream.mechanisms.privacy.units import PERSON
