@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
@@ -82,22 +82,18 @@ class IntegerLaw:
 
     def quantile(self, words: Words) -> Integers:
         """Return the inverse CDF at 128-bit numbers: uint64 (.., 2), high word first, to int64 (..)."""
-        index = self._search(words[..., 0].ravel(), words[..., 1].ravel()) + self.first
-        return np.reshape(index, words.shape[:-1])
-
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        return self.quantile(noise.words(labels)[:, 0])
-
-    def _search(self, high: Words, low: Words) -> Integers:
-        """Return how many cumulative numbers are <= (high, low)."""
+        high, low = words[..., 0].ravel(), words[..., 1].ravel()
         index = np.searchsorted(self.high, high, side="right")
         if len(self.high):
             # Ties on the high word have probability 2^-64 a piece; settle them by the low word.
             for i in np.flatnonzero((index > 0) & (self.high[index - 1] == high)):
                 begin = np.searchsorted(self.high, high[i], side="left")
                 index[i] = begin + np.searchsorted(self.low[begin : index[i]], low[i], side="right")
-        return index
+        return np.reshape(index + self.first, words.shape[:-1])
+
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+        return self.quantile(noise.words(labels)[:, 0])
 
 
 def exp_minus(x: Fraction) -> int:
@@ -128,22 +124,44 @@ class DiscreteNoise(ABC):
         """The variance."""
 
     @abstractmethod
-    def log_pmf(self, k: ArrayLike) -> Floats:
-        """Return the logarithm of the mass function."""
-
     def pmf(self, k: ArrayLike) -> Floats:
         """Return Pr[X = k]."""
-        return np.exp(self.log_pmf(k))
+
+    @abstractmethod
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+
+    @abstractmethod
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
 
 
 @dataclass(frozen=True)
-class Geometric(DiscreteNoise):
-    """Pr[X = k] proportional to e^(-k/scale) on k = 0, 1, ..; scale up to 1e12."""
-
-    scale: float
+class _Exponential(DiscreteNoise):
+    scale: float  # up to 1e12
+    two_sided: ClassVar[bool]
 
     def __post_init__(self) -> None:
         _check_up_to("scale", self.scale, LARGEST_SCALE)
+
+    @override
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        tables = _geometric_tables(self.scale, two_sided=self.two_sided)
+        words = noise.words(labels, lanes=len(tables))
+        value = tables[0].quantile(words[:, 0])
+        sign = value >> 63  # of the leading digit
+        value ^= sign
+        for lane, table in enumerate(tables[1:], start=1):
+            value *= _BASE
+            value += table.quantile(words[:, lane])
+        return value ^ sign
+
+
+@dataclass(frozen=True)
+class Geometric(_Exponential):
+    """Pr[X = k] proportional to e^(-k/scale) on k = 0, 1, .."""
+
+    two_sided = False
 
     @property
     def mean(self) -> float:
@@ -156,48 +174,36 @@ class Geometric(DiscreteNoise):
         return self.mean / -math.expm1(-1 / self.scale)
 
     @override
-    def log_pmf(self, k: ArrayLike) -> Floats:
-        k = np.asarray(k, dtype=np.float64)
+    def pmf(self, k: ArrayLike) -> Floats:
+        k = np.asarray(k, np.float64)
         with np.errstate(over="ignore"):  # tiny scale
-            return np.where(k >= 0, -k / self.scale + math.log(-math.expm1(-1 / self.scale)), -np.inf)
+            return np.where(k >= 0, np.exp(-np.maximum(k, 0) / self.scale) * -math.expm1(-1 / self.scale), 0.0)
 
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        return _draw_digits(_geometric_tables(self.scale, two_sided=False), noise, labels)
-
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         return max(0, int(PRECISE.ceil(-PRECISE.log(beta) * PRECISE.mpf(self.scale))) - 1)
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace(DiscreteNoise):
-    """Pr[X = k] proportional to e^(-|k|/scale) on all integers; scale up to 1e12."""
+class DiscreteLaplace(_Exponential):
+    """Pr[X = k] proportional to e^(-|k|/scale) on all integers."""
 
-    scale: float
+    two_sided = True
     mean = 0.0
-
-    def __post_init__(self) -> None:
-        _check_up_to("scale", self.scale, LARGEST_SCALE)
 
     @property
     @override
     def variance(self) -> float:
-        q = math.exp(-1 / self.scale)
-        return 2 * q / math.expm1(-1 / self.scale) ** 2
+        return 2 * math.exp(-1 / self.scale) / math.expm1(-1 / self.scale) ** 2
 
     @override
-    def log_pmf(self, k: ArrayLike) -> Floats:
+    def pmf(self, k: ArrayLike) -> Floats:
         with np.errstate(over="ignore"):  # tiny scale
-            return -np.abs(np.asarray(k, dtype=np.float64)) / self.scale + math.log(math.tanh(0.5 / self.scale))
+            return np.exp(-np.abs(np.asarray(k, np.float64)) / self.scale) * math.tanh(0.5 / self.scale)
 
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        return _draw_digits(_geometric_tables(self.scale, two_sided=True), noise, labels)
-
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = PRECISE.mpf(checks.probability("beta", beta))
         scale = PRECISE.mpf(self.scale)
         q = PRECISE.exp(-1 / scale)
@@ -237,11 +243,18 @@ class DiscreteGaussian(DiscreteNoise):
         return float(self.pmf(k) @ k**2)
 
     @override
-    def log_pmf(self, k: ArrayLike) -> Floats:
-        return self._log_weight(k) - math.log(self._total())
+    def pmf(self, k: ArrayLike) -> Floats:
+        total = self.sigma * math.sqrt(2 * math.pi)
+        if self.sigma <= 10:
+            total = float(self._weights(np.arange(-400, 401)).sum())
+        return self._weights(k) / total
 
+    def _weights(self, k: ArrayLike) -> Floats:
+        with np.errstate(over="ignore"):  # tiny sigma
+            return np.exp(-0.5 * (np.asarray(k, np.float64) / self.sigma) ** 2)
+
+    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
         *low, high = self.digits
         if not low:
             return _gaussian_table(high).draw(noise, labels)
@@ -251,8 +264,8 @@ class DiscreteGaussian(DiscreteNoise):
             value += _gaussian_table(low[place]).draw(noise.derive("digit", place), labels)
         return value
 
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         if self.sigma > _LARGEST_TABLE_SIGMA:
             # Midpoint rule: off by one where the exact quantile is within 1 / sigma of an integer, at most.
@@ -261,15 +274,6 @@ class DiscreteGaussian(DiscreteNoise):
         k = np.arange(-reach, reach + 1)
         above = np.cumsum(self.pmf(k)[::-1])[::-1]  # Pr[X >= k]
         return int(k[np.count_nonzero(above > beta) - 1])
-
-    def _total(self) -> float:
-        if self.sigma > 10:
-            return self.sigma * math.sqrt(2 * math.pi)
-        return float(np.exp(self._log_weight(np.arange(-400, 401))).sum())
-
-    def _log_weight(self, k: ArrayLike) -> Floats:
-        with np.errstate(over="ignore"):  # tiny sigma
-            return -0.5 * (np.asarray(k, dtype=np.float64) / self.sigma) ** 2
 
 
 SymmetricNoise = DiscreteLaplace | DiscreteGaussian
@@ -313,19 +317,6 @@ def _digit_table(scale: Fraction, unit: int) -> IntegerLaw:
         power = power * ratio >> FIXED
         cumulative.append(to_word((((1 << FIXED) - power) << FIXED) // total))
     return IntegerLaw.from_cumulative(0, cumulative)
-
-
-def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Labels) -> Integers:
-    words = noise.words(labels, lanes=len(tables))
-    value = tables[0].quantile(words[:, 0])
-    if len(tables) == 1:
-        return value
-    sign = value >> 63
-    value ^= sign
-    for lane, table in enumerate(tables[1:], start=1):
-        value *= _BASE
-        value += table.quantile(words[:, lane])
-    return value ^ sign
 
 
 @lru_cache(maxsize=64)
