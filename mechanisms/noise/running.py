@@ -52,8 +52,7 @@ class RunningNoise(ABC):
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
 
-        The noise that is first used at this step is bound to the true totals, int64 (keys,), so that a repetition in
-        which one of them is another draws it afresh.
+        What is first used at this step is bound to the true totals, int64 (keys,): other totals draw it afresh.
         """
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
@@ -67,10 +66,7 @@ class RunningNoise(ABC):
 
     @abstractmethod
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        """Return z >= 0 with Pr[sum of the noise of `number` keys at `step` > z] <= tail.
-
-        The law is symmetric up to the rounding of halves.
-        """
+        """Return z >= 0 with Pr[sum of the noise of `number` keys at `step` > z] <= tail; the law is symmetric."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class IndependentNoise(RunningNoise):
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
         drawn = self.windows * number
         if isinstance(self.law, DiscreteLaplace):
-            return _laplace_quantile(self.law, drawn, tail)
+            return NoiseSum.laplace([(self.law.scale, drawn, 1)]).quantile(math.log(tail))
         # A sum of discrete Gaussians is one: docs/proofs/keyed_counts.md, Lemma 3.
         return math.ceil(_normal(min(tail, _LARGEST_TAIL)) * self.law.sigma * math.sqrt(drawn) - 0.5)
 
@@ -118,11 +114,10 @@ class ToeplitzNoise(RunningNoise):
     @classmethod
     @functools.lru_cache(maxsize=64)
     def of(cls, steps: int, shift: float, *, norm: float, touched: int, largest: int) -> Self:
-        """Return the least noise of `steps` steps in which one person is seen as a `shift` of deviations in all.
+        """Return the least noise with which a person is a `shift`: docs/proofs/counters.md, Theorem 2.
 
         `norm` is that of what the person adds, over columns, as if all of it came at one step; `touched` the columns
         that the person may move, counted with each contribution; `largest` what one column moves by, at most.
-        Proof: docs/proofs/counters.md, Theorem 2.
 
         Raises:
             ValueError: floats could not add it up exactly.
@@ -200,8 +195,7 @@ class ToeplitzNoise(RunningNoise):
 class CompleteTreeNoise(RunningNoise):
     """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2.
 
-    `combined`: a parent of leaves is the best combination of its own noisy value and those of its leaves. What it
-    remembers is in units of 1 / (base + 1) then.
+    `combined`: the noisy value of a parent of leaves is combined with theirs; memory is in units of 1 / (base + 1).
     """
 
     horizon: int  # steps of the run
@@ -361,14 +355,6 @@ class EpochNoise(RunningNoise):
 def _levelled(sigma: float, level: float) -> DiscreteGaussian:
     """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
     return DiscreteGaussian(sigma if level == 1 else math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
-
-
-@functools.lru_cache(maxsize=4096)
-def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
-    """Return z with Pr[sum of so many > z] <= tail."""
-    if number == 1:
-        return max(0, law.tail_quantile(tail))
-    return NoiseSum.laplace([(law.scale, number, 1)]).quantile(math.log(tail))
 
 
 def _few(number: int) -> int:

@@ -295,10 +295,7 @@ class SlackCurve(PrivacyCurve):
 
     @property
     def catastrophe(self) -> float:
-        """The probability of a catastrophe that, beside the other curve, covers the slack.
-
-        One of probability p makes p + (1 - p) delta of a delta. That is at least delta + slack for p = slack /
-        (1 - delta), and no delta is larger than the one at epsilon 0.
+        """The probability p of a catastrophe that covers the slack: p + (1 - p) delta >= delta + slack for all deltas.
 
         Raises:
             ValueError: the curve leaves nothing for the slack at epsilon 0.
@@ -441,30 +438,19 @@ def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
 
 
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
-    """Return the curve of mechanisms that run at once and may feed each other.
+    """Return the curve of mechanisms, at least one, for the same unit, that run at once and may feed each other.
 
-    Curves are those of each mechanism, at least one, for the same unit and neighbours. Losses of parts that are not
-    Gaussian are on a grid of `interval`.
-
-    Privacy: docs/proofs/monitor.md, Theorem 1. A slack beside a Gaussian curve is covered by a catastrophe of its own,
-    and the probabilities of these add up.
+    Losses of parts that are not Gaussian are on a grid of `interval`. A slack beside a Gaussian curve is covered by a
+    catastrophe of its own, and the probabilities of these add up. Privacy: docs/proofs/monitor.md, Theorem 1.
 
     Raises:
         ValueError: a slack is larger than what its curve leaves at epsilon 0.
     """
-    shifts: list[float] = []
-    lost: list[float] = []
-    parts: list[PrivacyCurve] = []
-    for curve in curves:
-        inner = curve.curve if isinstance(curve, SlackCurve) else curve
-        if not isinstance(inner, GaussianCurve):
-            parts.append(curve)
-            continue
-        shifts.append(inner.shift)
-        if isinstance(curve, SlackCurve):
-            lost.append(curve.catastrophe)
-    if shifts:
-        parts.insert(0, GaussianCurve(shift=math.hypot(*shifts) * (1 + FUNCTION_ERROR)))
+    slacks = [one for one in curves if isinstance(one, SlackCurve) and isinstance(one.curve, GaussianCurve)]
+    bare = [*(one for one in curves if one not in slacks), *(one.curve for one in slacks)]
+    shifts = [one.shift for one in bare if isinstance(one, GaussianCurve)]
+    parts: list[PrivacyCurve] = [GaussianCurve(shift=math.hypot(*shifts) * (1 + FUNCTION_ERROR))] if shifts else []
+    parts += [one for one in bare if not isinstance(one, GaussianCurve)]
     together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
-    slack = math.fsum(lost) * (1 + FUNCTION_ERROR)
+    slack = math.fsum(one.catastrophe for one in slacks) * (1 + FUNCTION_ERROR)
     return SlackCurve(curve=together, slack=slack) if slack else together
