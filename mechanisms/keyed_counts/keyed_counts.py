@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -29,6 +28,7 @@ MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
 LARGEST_ENTRY = 1 << 40
 LARGEST_DELTA = 0.1
+_NONE = np.zeros(0, np.int64)
 
 MOST_SUMMED = 1024
 """Windows of a sum."""
@@ -60,11 +60,9 @@ class KeyedStep:
             column, dtype = getattr(self, name), np.uint64 if name == "keys" else np.int64
             if column is None and name in ("sums", "listed"):
                 continue
-            if not isinstance(column, np.ndarray) or column.dtype != dtype:
-                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
-                raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, got {found}")
-            if column.ndim != 1 or column.shape != self.keys.shape:
-                raise ValueError(f"{name} must have shape ({len(self.keys)},), got {column.shape}")
+            if not isinstance(column, np.ndarray) or column.dtype != dtype or column.shape != (np.size(self.keys),):
+                found = f"{column.dtype} {column.shape}" if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, one for each key, got {found}")
         if np.any(self.counts < 0) or np.any(self.counts > LARGEST_ENTRY):
             raise ValueError("counts must be from 0 to 2**40")
         if self.listed is not None and (np.any(self.listed < 0) or np.any(self.listed > self.counts)):
@@ -346,38 +344,30 @@ class KeyedCounts(Mechanism[KeyedState]):
         totals[:, keys] += values
         self._check_sums_fit(totals[0])
         ready = totals[0] >= self.min_people  # a contribution each
-        self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
+        fresh = np.flatnonzero(ready & ~counted)
         counted |= ready
         some = np.flatnonzero(counted)
-        answers = totals[:, some] + self._noises(after, given.step, source)
+        answers = totals[:, some] + self._noises(after, given.step, source, fresh)
         threshold = self.law.threshold(given.step)
         after.published[some] |= True if threshold is None else answers[0] >= threshold
         chosen = after.published[some]
         rows = self._rows(given.step, some[chosen].astype(np.uint64), answers[:, chosen])
         return replace(after, step=given.step), rows
 
-    def _remember(self, state: KeyedState, keys: Integers, step: int, source: NoiseSource) -> None:
-        """Bring the memory of keys that start to be counted at `step` to where noise is that they had all the time."""
-        for answer, noise, rows in self._memories(state):
-            memory = rows[:, keys]
-            noise.remember(memory, step, keys.astype(np.uint64), source.derive(answer))
-            rows[:, keys] = memory
+    def _noises(self, state: KeyedState, step: int, source: NoiseSource, fresh: Integers = _NONE) -> Integers:
+        """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date.
 
-    def _noises(self, state: KeyedState, step: int, source: NoiseSource) -> Integers:
-        """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date."""
-        keys, noises = np.flatnonzero(state.counted), []
-        for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
+        `fresh` keys, considered from this step on, first get the memory of noise that they had all the time.
+        """
+        keys, noises, first = np.flatnonzero(state.counted), [], 0
+        for answer, noise, totals in zip(ANSWERS, self.law.noises, state.totals, strict=False):
+            rows, own = state.memory[first : first + noise.rows], source.derive(answer)
+            first += noise.rows
+            rows[:, fresh] = noise.remember(rows[:, fresh], step, fresh.astype(np.uint64), own)
             memory = rows[:, keys]
-            noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], source.derive(answer)))
+            noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], own))
             rows[:, keys] = memory
         return np.stack(noises)
-
-    def _memories(self, state: KeyedState) -> Iterator[tuple[str, RunningNoise, NDArray[np.float64]]]:
-        """Return each answer's name, its noise, and what that remembers, to be changed in place."""
-        first = 0
-        for answer, noise in zip(ANSWERS, self.law.noises, strict=False):
-            yield answer, noise, state.memory[first : first + noise.rows]
-            first += noise.rows
 
     def _check_sums_fit(self, counts: Integers) -> None:
         """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""

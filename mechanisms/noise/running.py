@@ -55,10 +55,11 @@ class RunningNoise(ABC):
         What is first used at this step is bound to the true totals, int64 (keys,): other totals draw it afresh.
         """
 
-    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> Floats:
         """Bring empty `memory` to where it is before step `before`, for keys to which nobody has contributed yet."""
-        for step in range(1, before if self.rows else 1):
+        for step in range(1, before if memory.size else 1):
             self.advance(memory, step, keys, np.zeros(len(keys), np.int64), source)
+        return memory
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -141,7 +142,7 @@ class ToeplitzNoise(RunningNoise):
         return np.asarray(np.floor((memory[BUFFERS] + unit / 2) / unit), np.int64)
 
     @override
-    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> Floats:
         start, together = 1, max(1, _TOGETHER // max(1, len(keys)))
         while len(keys) and start < before:  # many steps at once, bound to totals of zero
             same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
@@ -151,6 +152,7 @@ class ToeplitzNoise(RunningNoise):
             for step, values in zip(steps.tolist(), drawn.astype(float).reshape(len(steps), len(keys)), strict=True):
                 self._add(values, memory, step)
             start += len(steps)
+        return memory
 
     def _add(self, values: Floats, memory: Floats, step: int) -> None:
         """Turn z into w, and add it to the sum of all w: whole numbers below `EXACT`."""
