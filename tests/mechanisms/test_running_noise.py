@@ -1,11 +1,14 @@
 """Noise of running sums: slow references, what one person moves, exact variances, replays, epochs."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.partition import sums_noise
+from privstream.mechanisms.continual.ranges import RangeCounter, Updates
 from privstream.mechanisms.noise import tails
 from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
@@ -227,3 +230,47 @@ def test_discrete_gaussians_meet_the_curve(epsilon, changes):
     assert delta(sigma) <= 1.03e-6  # its grid rounds up
     if sigma > 3:
         assert delta(sigma * (0.93 if changes > 5 else 0.7)) > 1e-6
+
+
+DRAWS = 4000
+MOST = 0.0715
+"""Of 4,000 draws of which 5% are outside so many are, but with probability 1e-9; of a law 1 / 0.7 as wide 17% are."""
+
+LEAST = 0.02
+LEVELS = 8
+
+
+def sums(step, delta, expected=None):
+    noise = sums_noise(1.0, delta, 1, 1, expected)
+    return run(noise, np.zeros((step, DRAWS), np.int64), 3)[-1], noise.tail_bound(step, OUTSIDE / 2)
+
+
+def ranges(steps, **parameters):
+    """Errors and spread of ranges beside each other, each the sum of two nodes, of which one has an answer too."""
+    low = np.arange(DRAWS) * LEVELS + 2
+    asked = tuple(
+        (first, last) for reach in (5, 2) for first, last in zip(low.tolist(), (low + reach).tolist(), strict=True)
+    )
+    counter = RangeCounter(universe=DRAWS * LEVELS, ranges=asked, **parameters)
+    state = counter.initial_state()
+    for _ in range(steps):
+        state, counts = counter.step(state, Updates(()), SeededNoise(4))
+    spreads = counter.spreads(steps, OUTSIDE)[:DRAWS]
+    assert len(set(spreads.tolist())) == 1
+    return counts[:DRAWS], spreads[0]
+
+
+CASES = {
+    "tree": partial(sums, 14, 0.0, 100),
+    "tree, in the second epoch": partial(sums, 13, 0.0),
+    "correlated noise": partial(sums, 9, 1e-6, 100),
+    "ranges": partial(ranges, 5, epsilon=1.0, horizon=24),
+    "ranges, Gaussian": partial(ranges, 7, epsilon=1.0, delta=1e-6, horizon=24),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_is_within_its_interval_as_often_as_is_said(name):
+    errors, spread = CASES[name]()
+    assert LEAST < (np.abs(errors) > spread).mean() < MOST
+    assert (np.abs(errors / 0.7) > spread).mean() > 0.1, "more noise than is claimed is noticed"
