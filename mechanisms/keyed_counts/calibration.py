@@ -17,7 +17,6 @@ from privstream.mechanisms.noise.running import (
     laplace_tree,
 )
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, gaussian_sigma, largest_shift
-from scipy import special
 from typing_extensions import override
 
 NOISE_SHARE = 0.75
@@ -194,13 +193,6 @@ class PeopleList:
     steps: tuple[int, ...]  # increasing
     least: tuple[int, ...]  # people without whom a key is not tested at these steps
     thresholds: tuple[int, ...]  # the least noisy numbers of people with which a key is found then
-
-    def people(self, probability: float) -> float:
-        """Return how many people an item needs in each window of a run, others in each, to be found: the best test
-        counts, with normal noise."""
-        margin = float(special.ndtri(probability))
-        tests = zip(self.noises, self.thresholds, self.steps, strict=True)
-        return min((needed + margin * math.sqrt(noise.variance(1))) / step for noise, needed, step in tests)
 
 
 @dataclass(frozen=True)

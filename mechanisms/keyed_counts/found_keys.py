@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.calibration import (
-    LENGTHS,
     MOST_LISTED,
     Bounds,
     DiscoveryLaw,
@@ -157,18 +155,10 @@ class FoundKeys(KeyedCounts):
     @property
     @override
     def accuracy(self) -> Accuracy:
-        # Also `people_needed` of some windows, and of all, with an even chance and with 95%.
-        found, last = super().accuracy, self.horizon
-        lasting = sorted({windows for windows in LENGTHS if windows <= last} | {last})
-        needed = {
-            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
-            for name, probability in (("needed", 0.5), ("likely", 0.95))
-            for windows in lasting
-        }
-        if self.law.people is not None:
-            by_others = self.law.people.people(0.95)
-            needed[f"likely_by_others_in_{last}"] = min(math.ceil(by_others), needed[f"likely_in_{last}"])
-        return replace(found, numbers={**found.numbers, **needed})
+        # Also `likely_in_n`: people in each of so many windows, one or all, with whom a key is found with 95%.
+        found = super().accuracy
+        likely = {f"likely_in_{windows}": round(self.people_needed(windows, 0.95)) for windows in {1, self.horizon}}
+        return replace(found, numbers={**found.numbers, **likely})
 
     def people_needed(self, windows: int, probability: float = 0.5) -> float:
         """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
