@@ -42,8 +42,13 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
-from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PUBLISHED_FLOATS
+from privstream.mechanisms.privacy.guarantee import (
+    GIVEN_NUMBERS,
+    KEYED_NOISE,
+    PUBLISHED_FLOATS,
+    guarantee_record,
+    read_guarantee,
+)
 from privstream.mechanisms.snapshots import pack, unpack
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
