@@ -14,9 +14,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise, least_noise
+from privstream.mechanisms.noise.discrete import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    NoiseSum,
+    SymmetricNoise,
+    least_noise,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import PureDp, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit

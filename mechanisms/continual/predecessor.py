@@ -22,10 +22,9 @@ from privstream.mechanisms.continual.ranges import (
     history,
     updated,
 )
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, Geometric, SymmetricNoise
+from privstream.mechanisms.noise.discrete import SERIES, DiscreteGaussian, Geometric, NoiseSum, SymmetricNoise
 from privstream.mechanisms.noise.running import LENGTHS, CompleteTreeNoise, EpochNoise, laplace_tree, plain_digits
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES, NoiseSum
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from typing_extensions import override
 

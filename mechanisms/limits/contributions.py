@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, NoiseSum
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from scipy import optimize, special

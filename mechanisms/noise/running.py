@@ -13,9 +13,14 @@ from typing import Self
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import BUFFERS, DEVIATIONS, BufferedFactor
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
+from privstream.mechanisms.noise.discrete import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    NoiseSum,
+    SymmetricNoise,
+    sum_quantile,
+)
 from privstream.mechanisms.noise.sources import NoiseSource, Words
-from privstream.mechanisms.noise.tails import NoiseSum, sum_quantile
 from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma
 from scipy import special
 from typing_extensions import override

@@ -11,7 +11,7 @@ from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.predecessor import bounds, longest_cover
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
-from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.noise.discrete import NoiseSum
 
 EXACT = 1e7  # an epsilon at which all noise is 0
 UNIVERSE = 13

@@ -9,9 +9,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.ranges import RangeCounter, Updates
-from privstream.mechanisms.noise import tails
+from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.correlated import BufferedFactor
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, NoiseSum
 from privstream.mechanisms.noise.running import (
     CompleteTreeNoise,
     EpochNoise,
@@ -20,7 +20,6 @@ from privstream.mechanisms.noise.running import (
     plain_digits,
 )
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from scipy import linalg, stats
 
@@ -95,10 +94,10 @@ class TestTrees:
 def test_wide_laws_are_bounded_nearly_as_exactly_as_narrow_ones(monkeypatch, log_beta):
     noises = NoiseSum.laplace([(6000.0, 5, 1), (3000.0, 7, 2)])
     exact = noises.quantile(log_beta)
-    tails._quantile.cache_clear()
-    monkeypatch.setattr(tails, "_LONGEST", 1 << 18)
+    discrete._quantile.cache_clear()
+    monkeypatch.setattr(discrete, "_LONGEST", 1 << 18)
     assert exact <= noises.quantile(log_beta) < 1.05 * exact
-    tails._quantile.cache_clear()
+    discrete._quantile.cache_clear()
 
 
 @BOTH
