@@ -1,18 +1,21 @@
-"""PrivacyGuarantee: what a mechanism promises, to whom and on what conditions; as plain values for JSON, and back."""
+"""PrivacyGuarantee: what a mechanism promises, to whom, on what conditions; as JSON, and as a Gaussian shift."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy import accounting
 from privstream.mechanisms.privacy.accounting import SUM_ERROR, TAIL, PointCurve, PrivacyCurve
 from privstream.mechanisms.privacy.units import PrivacyUnit
+from scipy import special
 
 KEYED_NOISE = (
     "All noise comes from AES-256 and BLAKE2b under a secret key: the guarantee is about observers who do not have the "
@@ -214,3 +217,84 @@ def _curve(record: Any) -> PrivacyCurve:
         elif isinstance(value, dict):
             given[name] = _curve(value)
     return cast(PrivacyCurve, kind(**given))
+
+
+GRID = 400  # points at which curves without a known shift are compared with a Gaussian one
+SLACK = 0.1  # of its delta, that a release without a known shift may have as slack: less hardly costs any shift
+UP = 1 + 1e-9  # shifts are rounded up by so much
+
+
+class Shift(NamedTuple):
+    """A pair of laws that dominates a release: it shows the world with probability `slack`, else is N(0, 1), N(mu, 1).
+
+    >>> round(shift_of_point(1.0, 1e-6).mu, 3)
+    1.232
+    """
+
+    mu: float
+    slack: float
+
+
+def shift_of(guarantee: PrivacyGuarantee) -> Shift:
+    """Return a shift and a slack, at most its delta, that dominate what a guarantee promises to its own unit.
+
+    Privacy: docs/proofs/budget.md, section 1.
+
+    Raises:
+        ValueError: its curve does not promise its epsilon and delta.
+    """
+    point, curve = shift_of_point(guarantee.epsilon, guarantee.delta), guarantee.curve
+    if curve is None:
+        return point
+    _check_promise(curve, guarantee.epsilon, guarantee.delta)
+    found = _of_curve(curve, guarantee.delta * SLACK)
+    return found if found.slack <= guarantee.delta and found.mu <= point.mu else point
+
+
+def shift_of_point(epsilon: float, delta: float) -> Shift:
+    """Return the shift and the slack of whatever is (epsilon, delta)-differentially private."""
+    return Shift(max(0.0, 2 * float(-special.ndtri_exp(-float(np.logaddexp(0.0, epsilon)))) * UP), delta)
+
+
+def _of_curve(curve: PrivacyCurve, slack: float) -> Shift:
+    """Return a shift and a slack that dominate a curve; parts that are neither Gaussian nor points may use `slack`."""
+    if isinstance(curve, accounting.GaussianCurve):
+        return Shift(curve.shift * UP, 0.0)
+    if (point := accounting.point_of(curve)) is not None:
+        return shift_of_point(point.at_epsilon, point.at_delta)
+    if isinstance(curve, accounting.SlackCurve):
+        inner = _of_curve(curve.curve, slack - curve.slack)
+        known = 0 < inner.mu < math.inf
+        rest = 1 - (accounting.GaussianCurve(shift=inner.mu).delta(0.0) if known else float(inner.mu > 0))
+        return Shift(inner.mu, inner.slack + curve.slack / rest * UP) if rest else Shift(math.inf, 1.0)
+    if isinstance(curve, accounting.ComposedCurve):
+        return added(_of_curve(part, slack / len(curve.curves)) for part in curve.curves)
+    return Shift(_least_shift(curve, slack), slack)
+
+
+def added(shifts: Iterable[Shift]) -> Shift:
+    """Return the shift and the slack of all of them together."""
+    found = list(shifts)
+    return Shift(math.sqrt(math.fsum(mu * mu for mu, _ in found)), math.fsum(slack for _, slack in found))
+
+
+def _least_shift(curve: PrivacyCurve, slack: float) -> float:
+    """Return a shift near the least one of which the Gaussian curve, with a slack, is nowhere below another curve."""
+    top = curve.epsilon(slack) if slack > 0 else math.inf
+    if not 0 < top < math.inf:
+        return math.inf if top else 0.0
+    epsilon = np.linspace(0.0, top, GRID)
+    # Both curves fall, so that it is enough to compare each point of a grid with the next one.
+    needed = (np.array([curve.delta(float(one)) for one in epsilon[:-1]]) - slack) / (1 - slack)
+
+    def dominates(mu: float) -> bool:
+        likely, unlikely = special.ndtr(mu / 2 - epsilon / mu), special.log_ndtr(-mu / 2 - epsilon / mu)
+        below = likely * (1 - accounting.FUNCTION_ERROR) - np.exp(epsilon + unlikely) * (1 + accounting.FUNCTION_ERROR)
+        return bool(np.all(needed <= below[1:]))
+
+    high = 1.0
+    while not dominates(high):
+        high *= 2
+        if high > 1e3:
+            return math.inf
+    return accounting.smallest(dominates, 0.0, high, 1e-9)

@@ -25,8 +25,14 @@ from privstream.mechanisms.privacy.accounting import (
     shift_beside,
     shift_of_noise,
 )
-from privstream.mechanisms.privacy.guarantee import CURVES, guarantee_record, read_guarantee, read_guarantee_file
-from privstream.mechanisms.privacy.shift import shift_of, shift_of_point
+from privstream.mechanisms.privacy.guarantee import (
+    CURVES,
+    guarantee_record,
+    read_guarantee,
+    read_guarantee_file,
+    shift_of,
+    shift_of_point,
+)
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from scipy import stats
 
