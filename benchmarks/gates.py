@@ -417,7 +417,7 @@ MEASURED: dict[Callable[[int], Figures], tuple[int, int]] = {
     each_once: (1, 5),
     set_sizes: (1, 5),
     alerts: (1, 5),
-    running_sums: (1, 5),
+    running_sums: (1, 30),
     medians: (1, 5),
     of_points: (1, 16),
     weights: (1, 5),

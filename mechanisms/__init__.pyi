@@ -13,15 +13,13 @@ from .continual.queries import (
     TopK,
 )
 from .continual.ranges import RangeCounter, Updates
-from .guarantee_records import read_guarantee_file
 from .keyed_counts.found_keys import FoundKeys
-from .keyed_counts.key_table import KeyedRows, KeyedStep
-from .keyed_counts.keyed_counts import KeyedCounts
+from .keyed_counts.keyed_counts import KeyedCounts, KeyedRows, KeyedStep
 from .monitor.holdings import Holdings
 from .monitor.monitor import ThresholdMonitor
 from .noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from .numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
-from .privacy.guarantee import PrivacyGuarantee
+from .privacy.guarantee import PrivacyGuarantee, read_guarantee_file
 from .privacy.units import PrivacyUnit
 from .selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from .selection.queries import QueryMechanism

@@ -14,9 +14,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise, least_noise
+from privstream.mechanisms.noise.discrete import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    NoiseSum,
+    SymmetricNoise,
+    least_noise,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import PureDp, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
@@ -29,7 +34,6 @@ LARGEST_RESOLUTION = 1 << 16
 LARGEST_CONTRIBUTIONS = 1 << 24
 BRANCHING = 16
 
-_START_SHARE = 0.1  # of the failure probability, for the edges from which on edges are tested one by one
 _RATES = 1 - np.geomspace(1e-4, 1, 200)[:-1]  # of Chernoff bounds, in parts of the largest one
 
 Number = TypeVar("Number", np.int64, np.float64)
@@ -163,12 +167,6 @@ class BinTree:
         """Add up children."""
         sums: NDArray[Number] = np.add.reduceat(values, np.arange(0, len(values), self.branching))
         return sums
-
-
-def _passed(rejected: NDArray[np.bool_], surely: NDArray[np.bool_]) -> int:
-    """Return how many edges are before the first that is not rejected, of those after the last that surely is."""
-    start = int(np.max(np.flatnonzero(surely) + 1, initial=0))
-    return start + int(np.argmin(np.append(rejected[start:], False)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -320,19 +318,13 @@ class NumericQuantiles(Mechanism[int]):
         return given.step, rows
 
     def _intervals(self, counts: Floats) -> tuple[Floats, Floats]:
-        """Return ends of intervals: from both sides, edges are passed up to the first that may be the quantile's.
-
-        Each edge is tested alone, after the last one that is beyond a bound that all of them keep: docs/proofs/
-        numeric_quantiles.md, section 3.
-        """
+        """Return ends of intervals: edges are passed from both sides up to the first that may be the quantile's."""
         below, total = np.cumsum(counts)[:-1], float(counts.sum())
         lower, upper = [], []
-        alone = self._bounds(OUTSIDE / 2 * (1 - _START_SHARE))
-        together = self._bounds(OUTSIDE / 2 * _START_SHARE / (self.resolution - 1))
-        for quantile, each, every in zip(self.quantiles, alone, together, strict=True):
+        for quantile, bound in zip(self.quantiles, self._bounds(OUTSIDE / 2), strict=True):
             ranks = below - quantile * total
-            lower.append(_passed(ranks < -each, ranks < -every))
-            upper.append(self.resolution - _passed((ranks > each)[::-1], (ranks > every)[::-1]))
+            lower.append(int(np.argmax(np.append(ranks >= -bound, True))))
+            upper.append(self.resolution - int(np.argmax(np.append((ranks <= bound)[::-1], True))))
         least = np.minimum.accumulate(np.array(lower)[::-1])[::-1]
         most = np.maximum.accumulate(np.array(upper))
         return self.bins.edges[np.minimum(least, most)], self.bins.edges[np.maximum(least, most)]
@@ -344,7 +336,7 @@ class NumericQuantiles(Mechanism[int]):
         """
         if isinstance(self.law, DiscreteGaussian):
             return [-float(special.ndtri(tail)) * self.law.sigma * norms for norms in self._norms]
-        rates, one = _RATES / self.law.scale, NoiseSum.laplace([(self.law.scale, 1)])
+        rates, one = _RATES / self.law.scale, NoiseSum.laplace([(self.law.scale, 1, 1)])
         moments = np.array([one.log_moment(rate) for rate in rates.tolist()])
         # A coefficient w <= 1 has at most w^2 of the log-moment of 1.
         return [((np.square(norms)[:, None] * moments - math.log(tail)) / rates).min(axis=1) for norms in self._norms]

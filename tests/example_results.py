@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger

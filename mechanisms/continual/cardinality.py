@@ -12,9 +12,15 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise, least_noise
+from privstream.mechanisms.noise.discrete import (
+    SERIES,
+    DiscreteLaplace,
+    Geometric,
+    SymmetricNoise,
+    least_noise,
+    series_share,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON

@@ -9,10 +9,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
+from privstream.mechanisms.noise.discrete import (
+    SERIES,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Geometric,
+    SymmetricNoise,
+    series_share,
+)
 from privstream.mechanisms.noise.running import LENGTHS, EpochNoise, RunningNoise, ToeplitzNoise, laplace_tree
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 
 _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises

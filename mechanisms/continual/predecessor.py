@@ -22,10 +22,9 @@ from privstream.mechanisms.continual.ranges import (
     history,
     updated,
 )
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, Geometric, SymmetricNoise
+from privstream.mechanisms.noise.discrete import SERIES, DiscreteGaussian, Geometric, NoiseSum, SymmetricNoise
 from privstream.mechanisms.noise.running import LENGTHS, CompleteTreeNoise, EpochNoise, laplace_tree, plain_digits
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES, NoiseSum
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from typing_extensions import override
 
@@ -266,7 +265,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
             return 0
         answers = math.log(self.queries or self.universe) - math.log(self._step_share(step))
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
-        parts = ((self.tau.scale, number),), ((self.mu.scale, number),)
+        parts = ((self.tau.scale, number, 1),), ((self.mu.scale, number, 1),)
         return NoiseSum(*parts).quantile(math.log(self.beta / 2) - log_sets)
 
 

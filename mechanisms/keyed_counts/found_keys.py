@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,13 +12,15 @@ import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.keyed_counts.calibration import Bounds
-from privstream.mechanisms.keyed_counts.discovery import LENGTHS, MOST_LISTED, DiscoveryLaw, calibrate_discovery
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
-from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.keyed_counts.calibration import (
+    MOST_LISTED,
+    Bounds,
+    DiscoveryLaw,
+    calibrate_discovery,
+)
+from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, KeyedRows, KeyedStep
 from privstream.mechanisms.noise.running import IndependentNoise
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
 from typing_extensions import override
@@ -154,18 +155,10 @@ class FoundKeys(KeyedCounts):
     @property
     @override
     def accuracy(self) -> Accuracy:
-        # Also `people_needed` of some windows, and of all, with an even chance and with 95%.
-        found, last = super().accuracy, self.horizon
-        lasting = sorted({windows for windows in LENGTHS if windows <= last} | {last})
-        needed = {
-            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
-            for name, probability in (("needed", 0.5), ("likely", 0.95))
-            for windows in lasting
-        }
-        if self.law.people is not None:
-            by_others = self.law.people.people(0.95)
-            needed[f"likely_by_others_in_{last}"] = min(math.ceil(by_others), needed[f"likely_in_{last}"])
-        return replace(found, numbers={**found.numbers, **needed})
+        # Also `likely_in_n`: people in each of so many windows, one or all, with whom a key is found with 95%.
+        found = super().accuracy
+        likely = {f"likely_in_{windows}": round(self.people_needed(windows, 0.95)) for windows in {1, self.horizon}}
+        return replace(found, numbers={**found.numbers, **likely})
 
     def people_needed(self, windows: int, probability: float = 0.5) -> float:
         """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
@@ -273,29 +266,18 @@ class FoundKeys(KeyedCounts):
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
     ) -> Integers:
-        """Return the keys, increasing, that pass a test at this step; noise is that of their longest block."""
-        due = [scale for scale in self.law.scales if scale.is_due(step)]
-        if not windows:
-            return np.zeros(0, np.int64)
-        sums, longest, rest = np.zeros(len(found_at), np.int64), np.zeros(len(found_at), np.int64), windows
-        for scale in due:  # each block holds the shorter ones
-            block = windows_since(rest, step - scale.windows + 1)
-            rest = rest[: len(rest) - len(block)]
-            for window in block:
-                sums[window.keys] += window.values[0]
-            longest[sums >= scale.least] = scale.windows
+        """Return the keys, increasing, that pass a test at this step: their blocks have the noise of their windows."""
         passed = [np.zeros(0, np.int64)]
-        for length in {scale.windows for scale in due}:
-            first, tested = step - length + 1, np.flatnonzero(longest == length)
-            size = max(1, _TOGETHER // length)
+        for scale in self.law.scales if windows else ():
+            if not scale.is_due(step):
+                continue
+            first, sums = step - scale.windows + 1, np.zeros(len(found_at), np.int64)
+            for window in windows_since(windows, first):
+                sums[window.keys] += window.values[0]
+            tested, size = np.flatnonzero(sums >= scale.least), max(1, _TOGETHER // scale.windows)
             for some in (tested[start : start + size] for start in range(0, len(tested), size)):
                 true = self._brought(windows, some, first, step, len(found_at))[:1]
-                noisy, true = self._noisy(some, true, first, source)[0], true[0]
-                for scale in (scale for scale in due if scale.windows <= length):
-                    # What is not tested at a scale has too few contributions in its block.
-                    enough = true[-scale.windows :].sum(axis=0) >= scale.least
-                    passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
-                    passed.append(some[enough & passes])
+                passed.append(some[self._noisy(some, true, first, source)[0].sum(axis=0) >= scale.threshold])
         return np.unique(np.concatenate(passed))
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:

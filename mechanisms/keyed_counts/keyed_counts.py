@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -12,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
-from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.running import IndependentNoise, RunningNoise
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.accounting import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
@@ -29,13 +26,89 @@ LARGEST_CONTRIBUTIONS = 1 << 30
 LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
+LARGEST_ENTRY = 1 << 40
 LARGEST_DELTA = 0.1
+_NONE = np.zeros(0, np.int64)
 
 MOST_SUMMED = 1024
 """Windows of a sum."""
 
 LARGEST_SUMMED = 1 << 29
 """Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyedStep:
+    """What came in one step for the keys of a shard, each key at most once; a key without a row has nothing new.
+
+    Columns have shape (n,). `listed` is how many contributions are by people who count for the key on the list of
+    different people from this step on: each at most once for a key, and for a limited number of keys in the whole run.
+
+    Raises:
+        ValueError, TypeError: a column has another shape, type or range. No message has a key or a number of it.
+    """
+
+    step: int  # public, >= 1; steps come in increasing order, and steps without news may be missing
+    keys: Words  # their numbers, such as rows of a table or positions in a public list
+    counts: Integers  # contributions of this step, >= 0; at most one of each person
+    sums: Integers | None = None  # of the values of these contributions, each within its limits
+    listed: Integers | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("step", self.step, minimum=1)
+        for name in ("keys", "counts", "sums", "listed"):
+            column, dtype = getattr(self, name), np.uint64 if name == "keys" else np.int64
+            if column is None and name in ("sums", "listed"):
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype or column.shape != (np.size(self.keys),):
+                found = f"{column.dtype} {column.shape}" if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, one for each key, got {found}")
+        if np.any(self.counts < 0) or np.any(self.counts > LARGEST_ENTRY):
+            raise ValueError("counts must be from 0 to 2**40")
+        if self.listed is not None and (np.any(self.listed < 0) or np.any(self.listed > self.counts)):
+            raise ValueError("listed must be from 0 to counts")
+        ordered = np.sort(self.keys)
+        if np.any(ordered[1:] == ordered[:-1]):
+            raise ValueError("keys must be distinct")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyedRows:
+    """What is published about one step: parallel columns, shape (n,), in the order of keys."""
+
+    step: int
+    keys: Words
+    counts: Integers  # noisy
+    count_margin: int | Integers  # how far a count is off at most, with probability 0.95: of all, or of each
+    sums: Integers | None = None  # noisy
+    sum_margin: int | Integers = 0
+    earlier: tuple[KeyedRows, ...] = ()  # of earlier steps, in their order, of keys that were found at this one
+
+    def of_each(self, *names: str) -> list[NDArray[Any]]:
+        """Return columns, with a number for each key also where one is for all."""
+        return [np.broadcast_to(getattr(self, name), len(self.keys)) for name in names]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedState:
+    """What outlives a step, in columns of keys by number. Private."""
+
+    step: int  # the last one
+    totals: Integers  # (answers, keys): true counts and perhaps sums, of the window or since the start
+    counted: NDArray[np.bool_]  # whether a key has noise: it is public, or enough people have it
+    published: NDArray[np.bool_]  # whether it has been published
+    memory: Floats  # (rows, keys): what the noise remembers
+
+    def grown(self, number: int) -> KeyedState:
+        """Return a copy with room for so many keys, or as many as there are."""
+        more = max(0, number - len(self.counted))
+        return KeyedState(
+            self.step,
+            np.pad(self.totals, ((0, 0), (0, more))),
+            np.pad(self.counted, (0, more)),
+            np.pad(self.published, (0, more)),
+            np.pad(self.memory, ((0, 0), (0, more))),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,38 +344,30 @@ class KeyedCounts(Mechanism[KeyedState]):
         totals[:, keys] += values
         self._check_sums_fit(totals[0])
         ready = totals[0] >= self.min_people  # a contribution each
-        self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
+        fresh = np.flatnonzero(ready & ~counted)
         counted |= ready
         some = np.flatnonzero(counted)
-        answers = totals[:, some] + self._noises(after, given.step, source)
+        answers = totals[:, some] + self._noises(after, given.step, source, fresh)
         threshold = self.law.threshold(given.step)
         after.published[some] |= True if threshold is None else answers[0] >= threshold
         chosen = after.published[some]
         rows = self._rows(given.step, some[chosen].astype(np.uint64), answers[:, chosen])
         return replace(after, step=given.step), rows
 
-    def _remember(self, state: KeyedState, keys: Integers, step: int, source: NoiseSource) -> None:
-        """Bring the memory of keys that start to be counted at `step` to where noise is that they had all the time."""
-        for answer, noise, rows in self._memories(state):
-            memory = rows[:, keys]
-            noise.remember(memory, step, keys.astype(np.uint64), source.derive(answer))
-            rows[:, keys] = memory
+    def _noises(self, state: KeyedState, step: int, source: NoiseSource, fresh: Integers = _NONE) -> Integers:
+        """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date.
 
-    def _noises(self, state: KeyedState, step: int, source: NoiseSource) -> Integers:
-        """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date."""
-        keys, noises = np.flatnonzero(state.counted), []
-        for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
+        `fresh` keys, considered from this step on, first get the memory of noise that they had all the time.
+        """
+        keys, noises, first = np.flatnonzero(state.counted), [], 0
+        for answer, noise, totals in zip(ANSWERS, self.law.noises, state.totals, strict=False):
+            rows, own = state.memory[first : first + noise.rows], source.derive(answer)
+            first += noise.rows
+            rows[:, fresh] = noise.remember(rows[:, fresh], step, fresh.astype(np.uint64), own)
             memory = rows[:, keys]
-            noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], source.derive(answer)))
+            noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], own))
             rows[:, keys] = memory
         return np.stack(noises)
-
-    def _memories(self, state: KeyedState) -> Iterator[tuple[str, RunningNoise, NDArray[np.float64]]]:
-        """Return each answer's name, its noise, and what that remembers, to be changed in place."""
-        first = 0
-        for answer, noise in zip(ANSWERS, self.law.noises, strict=False):
-            yield answer, noise, state.memory[first : first + noise.rows]
-            first += noise.rows
 
     def _check_sums_fit(self, counts: Integers) -> None:
         """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""

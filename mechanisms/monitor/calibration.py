@@ -15,18 +15,20 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, PRECISE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import (
+    LARGEST_CHARGES,
     LARGEST_EPSILON,
     LARGEST_EXPONENT,
     ROUNDING,
+    ClockCurve,
     PrivacyCurve,
     SlackCurve,
+    StatusCurve,
     beside,
     gaussian_sigma,
     largest,
     shift_beside,
     shift_of_noise,
 )
-from privstream.mechanisms.privacy.clocks import LARGEST_CHARGES, ClockCurve, StatusCurve
 
 LARGEST_COUNT = 1 << 62
 LARGEST_ETA = 300.0

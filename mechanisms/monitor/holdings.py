@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import Words
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from typing_extensions import override
 

@@ -16,8 +16,7 @@ from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration,
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.paper import paper
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
-from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 

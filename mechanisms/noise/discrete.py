@@ -1,9 +1,11 @@
-"""Integer laws drawn by inverse CDF on 128-bit numbers: the noise for everything that is a count.
+"""Integer laws drawn by inverse CDF on 128-bit numbers, the noise for everything that is a count; and tails of sums.
 
 Tables are computed with 320 bits and rounded once to multiples of 2^-128; a draw differs from its law by at most 2^-112
 in total variation (docs/proofs/noise.md). No floating-point number takes part in a draw: a parameter given as a float
 means exactly the value of the float.
 """
+
+from __future__ import annotations
 
 import math
 import operator
@@ -14,15 +16,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.noise.sources import Labels, NoiseSource, Words
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from scipy import special
 from typing_extensions import override
@@ -53,7 +55,7 @@ class IntegerLaw:
             table.setflags(write=False)  # laws are shared by caches
 
     @classmethod
-    def from_cumulative(cls, first: int, cumulative: Sequence[int]) -> "IntegerLaw":
+    def from_cumulative(cls, first: int, cumulative: Sequence[int]) -> IntegerLaw:
         """Make the law with Pr[X <= first + j] = cumulative[j] / 2^128, nondecreasing numbers in [0, 2^128]."""
         if not all(map(operator.le, cumulative, cumulative[1:])):
             raise ValueError("cumulative must be nondecreasing")
@@ -64,7 +66,7 @@ class IntegerLaw:
         return cls(int(first), np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1]))
 
     @classmethod
-    def from_survival(cls, first: int, survival: Callable[[int], Any]) -> "IntegerLaw":
+    def from_survival(cls, first: int, survival: Callable[[int], Any]) -> IntegerLaw:
         """Make the law on first, first + 1, .. with Pr[X > k] = survival(k), an mpf or a Fraction.
 
         `survival` is called for k = first, first + 1, .., until it rounds to zero at 128 bits.
@@ -83,22 +85,18 @@ class IntegerLaw:
 
     def quantile(self, words: Words) -> Integers:
         """Return the inverse CDF at 128-bit numbers: uint64 (.., 2), high word first, to int64 (..)."""
-        index = self._search(words[..., 0].ravel(), words[..., 1].ravel()) + self.first
-        return np.reshape(index, words.shape[:-1])
-
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        return self.quantile(noise.words(labels)[:, 0])
-
-    def _search(self, high: Words, low: Words) -> Integers:
-        """Return how many cumulative numbers are <= (high, low)."""
+        high, low = words[..., 0].ravel(), words[..., 1].ravel()
         index = np.searchsorted(self.high, high, side="right")
         if len(self.high):
             # Ties on the high word have probability 2^-64 a piece; settle them by the low word.
             for i in np.flatnonzero((index > 0) & (self.high[index - 1] == high)):
                 begin = np.searchsorted(self.high, high[i], side="left")
                 index[i] = begin + np.searchsorted(self.low[begin : index[i]], low[i], side="right")
-        return index
+        return np.reshape(index + self.first, words.shape[:-1])
+
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+        return self.quantile(noise.words(labels)[:, 0])
 
 
 def exp_minus(x: Fraction) -> int:
@@ -117,7 +115,7 @@ LARGEST_SIGMA = 1e15
 _LARGEST_TABLE_SIGMA = 1000
 _UNIT, _LOW_SIGMA = 256, 700.0  # of the digits of a wider Gaussian, and of all of them but the first
 _BASE = 8192  # digits of long draws, and so the size of a table
-_REACH = 89  # e^-89 < 2^-128
+_LEFT = 89  # e^-89 < 2^-128
 
 
 class DiscreteNoise(ABC):
@@ -129,22 +127,44 @@ class DiscreteNoise(ABC):
         """The variance."""
 
     @abstractmethod
-    def log_pmf(self, k: ArrayLike) -> Floats:
-        """Return the logarithm of the mass function."""
-
     def pmf(self, k: ArrayLike) -> Floats:
         """Return Pr[X = k]."""
-        return np.exp(self.log_pmf(k))
+
+    @abstractmethod
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+
+    @abstractmethod
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
 
 
 @dataclass(frozen=True)
-class Geometric(DiscreteNoise):
-    """Pr[X = k] proportional to e^(-k/scale) on k = 0, 1, ..; scale up to 1e12."""
-
-    scale: float
+class _Exponential(DiscreteNoise):
+    scale: float  # up to 1e12
+    two_sided: ClassVar[bool]
 
     def __post_init__(self) -> None:
         _check_up_to("scale", self.scale, LARGEST_SCALE)
+
+    @override
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        tables = _geometric_tables(self.scale, two_sided=self.two_sided)
+        words = noise.words(labels, lanes=len(tables))
+        value = tables[0].quantile(words[:, 0])
+        sign = value >> 63  # of the leading digit
+        value ^= sign
+        for lane, table in enumerate(tables[1:], start=1):
+            value *= _BASE
+            value += table.quantile(words[:, lane])
+        return value ^ sign
+
+
+@dataclass(frozen=True)
+class Geometric(_Exponential):
+    """Pr[X = k] proportional to e^(-k/scale) on k = 0, 1, .."""
+
+    two_sided = False
 
     @property
     def mean(self) -> float:
@@ -157,48 +177,36 @@ class Geometric(DiscreteNoise):
         return self.mean / -math.expm1(-1 / self.scale)
 
     @override
-    def log_pmf(self, k: ArrayLike) -> Floats:
-        k = np.asarray(k, dtype=np.float64)
+    def pmf(self, k: ArrayLike) -> Floats:
+        k = np.asarray(k, np.float64)
         with np.errstate(over="ignore"):  # tiny scale
-            return np.where(k >= 0, -k / self.scale + math.log(-math.expm1(-1 / self.scale)), -np.inf)
+            return np.where(k >= 0, np.exp(-np.maximum(k, 0) / self.scale) * -math.expm1(-1 / self.scale), 0.0)
 
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        return _draw_digits(_geometric_tables(self.scale, two_sided=False), noise, labels)
-
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         return max(0, int(PRECISE.ceil(-PRECISE.log(beta) * PRECISE.mpf(self.scale))) - 1)
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace(DiscreteNoise):
-    """Pr[X = k] proportional to e^(-|k|/scale) on all integers; scale up to 1e12."""
+class DiscreteLaplace(_Exponential):
+    """Pr[X = k] proportional to e^(-|k|/scale) on all integers."""
 
-    scale: float
+    two_sided = True
     mean = 0.0
-
-    def __post_init__(self) -> None:
-        _check_up_to("scale", self.scale, LARGEST_SCALE)
 
     @property
     @override
     def variance(self) -> float:
-        q = math.exp(-1 / self.scale)
-        return 2 * q / math.expm1(-1 / self.scale) ** 2
+        return 2 * math.exp(-1 / self.scale) / math.expm1(-1 / self.scale) ** 2
 
     @override
-    def log_pmf(self, k: ArrayLike) -> Floats:
+    def pmf(self, k: ArrayLike) -> Floats:
         with np.errstate(over="ignore"):  # tiny scale
-            return -np.abs(np.asarray(k, dtype=np.float64)) / self.scale + math.log(math.tanh(0.5 / self.scale))
+            return np.exp(-np.abs(np.asarray(k, np.float64)) / self.scale) * math.tanh(0.5 / self.scale)
 
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        return _draw_digits(_geometric_tables(self.scale, two_sided=True), noise, labels)
-
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = PRECISE.mpf(checks.probability("beta", beta))
         scale = PRECISE.mpf(self.scale)
         q = PRECISE.exp(-1 / scale)
@@ -238,11 +246,18 @@ class DiscreteGaussian(DiscreteNoise):
         return float(self.pmf(k) @ k**2)
 
     @override
-    def log_pmf(self, k: ArrayLike) -> Floats:
-        return self._log_weight(k) - math.log(self._total())
+    def pmf(self, k: ArrayLike) -> Floats:
+        total = self.sigma * math.sqrt(2 * math.pi)
+        if self.sigma <= 10:
+            total = float(self._weights(np.arange(-400, 401)).sum())
+        return self._weights(k) / total
 
+    def _weights(self, k: ArrayLike) -> Floats:
+        with np.errstate(over="ignore"):  # tiny sigma
+            return np.exp(-0.5 * (np.asarray(k, np.float64) / self.sigma) ** 2)
+
+    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
         *low, high = self.digits
         if not low:
             return _gaussian_table(high).draw(noise, labels)
@@ -252,8 +267,8 @@ class DiscreteGaussian(DiscreteNoise):
             value += _gaussian_table(low[place]).draw(noise.derive("digit", place), labels)
         return value
 
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         if self.sigma > _LARGEST_TABLE_SIGMA:
             # Midpoint rule: off by one where the exact quantile is within 1 / sigma of an integer, at most.
@@ -262,15 +277,6 @@ class DiscreteGaussian(DiscreteNoise):
         k = np.arange(-reach, reach + 1)
         above = np.cumsum(self.pmf(k)[::-1])[::-1]  # Pr[X >= k]
         return int(k[np.count_nonzero(above > beta) - 1])
-
-    def _total(self) -> float:
-        if self.sigma > 10:
-            return self.sigma * math.sqrt(2 * math.pi)
-        return float(np.exp(self._log_weight(np.arange(-400, 401))).sum())
-
-    def _log_weight(self, k: ArrayLike) -> Floats:
-        with np.errstate(over="ignore"):  # tiny sigma
-            return -0.5 * (np.asarray(k, dtype=np.float64) / self.sigma) ** 2
 
 
 SymmetricNoise = DiscreteLaplace | DiscreteGaussian
@@ -289,7 +295,7 @@ def _geometric_tables(scale: float | Fraction, *, two_sided: bool) -> tuple[Inte
     """
     scale = Fraction(scale)  # here, where it is made once: to make and to hash a fraction takes as long as a small draw
     unit, tables = 1, []
-    while _REACH * scale * (1 + two_sided) > _BASE * unit:
+    while _LEFT * scale * (1 + two_sided) > _BASE * unit:
         tables.append(_digit_table(scale, unit))
         unit *= _BASE
     ratio = exp_minus(unit / scale)
@@ -314,19 +320,6 @@ def _digit_table(scale: Fraction, unit: int) -> IntegerLaw:
         power = power * ratio >> FIXED
         cumulative.append(to_word((((1 << FIXED) - power) << FIXED) // total))
     return IntegerLaw.from_cumulative(0, cumulative)
-
-
-def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Labels) -> Integers:
-    words = noise.words(labels, lanes=len(tables))
-    value = tables[0].quantile(words[:, 0])
-    if len(tables) == 1:
-        return value
-    sign = value >> 63
-    value ^= sign
-    for lane, table in enumerate(tables[1:], start=1):
-        value *= _BASE
-        value += table.quantile(words[:, lane])
-    return value ^ sign
 
 
 @lru_cache(maxsize=64)
@@ -357,3 +350,113 @@ def least_noise(epsilon: float, delta: float, l1: float, l2: float, changes: int
         return laplace
     gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2, changes))
     return gaussian if gaussian.variance < laplace.variance else laplace
+
+
+SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
+
+_LONGEST = 1 << 21  # cells of a convolution; wider laws are drawn together
+_COARSER = 4  # by which they are
+_REACH = 40.0  # e^-40 is below what float64 resolves
+
+
+@dataclass(frozen=True)
+class NoiseSum:
+    """The sum of independent noises: `raising` are geometric with these scales, `lowering` are subtracted ones.
+
+    The law is tilted by e^(rate x) so that the quantile asked for becomes its mean, convolved exactly (a discrete
+    Fourier transform of its closed form), and tilted back: full relative precision however small the tail. Noises are
+    given by their scale, how many have it, and the whole number by which these are multiplied.
+    """
+
+    raising: tuple[tuple[float, int, int], ...]
+    lowering: tuple[tuple[float, int, int], ...]
+
+    @classmethod
+    def laplace(cls, parts: Sequence[tuple[float, int, int]]) -> NoiseSum:
+        """Return a sum of discrete Laplace noises: each is the difference of two geometric ones."""
+        kept = tuple(part for part in parts if part[1])
+        return cls(kept, kept)
+
+    def quantile(self, log_beta: float) -> int:
+        """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or a bound near it for very wide laws."""
+        sums = self.raising + self.lowering
+        if not sums or math.log(sum(n for _, n, _ in sums)) - 1 / max(b for b, _, _ in sums) <= log_beta:
+            return 0  # all noises are 0 with probability 1 - e^log_beta
+        # Scales that are so small as to overflow may be larger, which have larger tails.
+        drawable = (tuple((max(b, 1 / 700), n, w) for b, n, w in part) for part in (self.raising, self.lowering))
+        return _quantile(NoiseSum(*drawable), log_beta)
+
+    def log_moment(self, rate: float) -> float:
+        """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""
+        total = sum(n * (_log_rest(1 / b) - _log_rest(1 / b - w * rate)) for b, n, w in self.raising)
+        return total + sum(n * (_log_rest(1 / b) - _log_rest(1 / b + w * rate)) for b, n, w in self.lowering)
+
+    def tilted(self, rate: float) -> tuple[int, Floats] | None:
+        """Return the first integer and the masses of the law tilted by `rate`, or None if it is too wide."""
+        slopes = [(1 / b - w * rate, n, w) for b, n, w in self.raising]
+        slopes += [(1 / b + w * rate, n, -w) for b, n, w in self.lowering]
+        mean = sum(w * n / math.expm1(slope) for slope, n, w in slopes)
+        deviation = math.sqrt(sum(w**2 * n * math.exp(-slope) / math.expm1(-slope) ** 2 for slope, n, w in slopes))
+        reach = 12 * deviation + _REACH / min(slope / abs(w) for slope, _, w in slopes)
+        if 2 * reach + 2 > _LONGEST:
+            return None
+        length = scipy.fft.next_fast_len(math.ceil(2 * reach) + 2)
+        first = math.floor(mean - length / 2)
+        frequencies = 2j * np.pi * scipy.fft.fftfreq(length)
+        log_transform = np.zeros(length, np.complex128)
+        for slope, number, weight in slopes:
+            q = math.exp(-slope)
+            log_transform += number * (math.log(-math.expm1(-slope)) - np.log(1 - q * np.exp(weight * frequencies)))
+        masses = scipy.fft.fft(np.exp(log_transform - first * frequencies)).real / length
+        return first, np.maximum(masses, 0.0)
+
+
+def _log_rest(slope: float) -> float:
+    """Return ln(1 - e^-slope)."""
+    return math.log(-math.expm1(-slope))
+
+
+@lru_cache(maxsize=4096)
+def _quantile(noises: NoiseSum, log_beta: float) -> int:
+    widest = max(scale * weight for scale, _, weight in noises.raising)
+
+    def bound(log_rest: float) -> float:
+        rate = -math.expm1(log_rest) / widest
+        return (noises.log_moment(rate) - log_beta) / rate
+
+    found = scipy.optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
+    place, chernoff = float(found.x), max(0, math.ceil(found.fun))
+    rate = -math.expm1(place) / widest
+    law = noises.tilted(rate)
+    if law is None:  # docs/proofs/counters.md, Lemma 4
+        coarse = NoiseSum(
+            *(tuple((b / _COARSER, n, w) for b, n, w in part) for part in (noises.raising, noises.lowering))
+        )
+        off = sum(_COARSER * n * w for _, n, w in noises.raising) + sum(n * w for _, n, w in noises.lowering)
+        return min(int(chernoff), _COARSER * coarse.quantile(log_beta) + off)
+    first, masses = law
+    with np.errstate(divide="ignore"):
+        logs = np.log(masses) - rate * (first + np.arange(len(masses))) + noises.log_moment(rate)
+    at_least = np.logaddexp.accumulate(logs[::-1])[::-1]  # ln Pr[sum >= first + i]
+    enough = np.flatnonzero(at_least <= log_beta)
+    exact = first + int(enough[0]) - 1 if len(enough) else chernoff
+    return int(max(0, min(exact, chernoff)))
+
+
+def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int, int]], log_beta: float) -> int:
+    """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, times a weight.
+
+    All are of one kind. Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma
+    each (Canonne, Kamath, Steinke 2020, Corollary 17).
+    """
+    gaussian = [(law, number, weight) for law, number, weight in parts if isinstance(law, DiscreteGaussian)]
+    if gaussian:
+        sigma = math.sqrt(sum(number * (weight * law.sigma) ** 2 for law, number, weight in gaussian))
+        return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
+    laplace = [(law.scale, number, weight) for law, number, weight in parts if isinstance(law, DiscreteLaplace)]
+    return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
+
+
+def series_share(number: int) -> float:
+    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
+    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)

@@ -13,10 +13,14 @@ from typing import Self
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import BUFFERS, DEVIATIONS, BufferedFactor
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum, sum_quantile
+from privstream.mechanisms.noise.discrete import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    NoiseSum,
+    SymmetricNoise,
+    sum_quantile,
+)
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma
 from scipy import special
 from typing_extensions import override
@@ -35,6 +39,7 @@ _FLOATS = 0.5
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
 _SCALES = 128.0  # scales that no discrete Laplace number ever leaves
+_PARENT = 1 << 32  # in labels, beyond all steps
 _LARGEST_TAIL = 0.1  # up to which normal tails bound discrete ones: docs/proofs/keyed_counts.md, Lemma 3
 
 
@@ -52,14 +57,14 @@ class RunningNoise(ABC):
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
 
-        The noise that is first used at this step is bound to the true totals, int64 (keys,), so that a repetition in
-        which one of them is another draws it afresh.
+        What is first used at this step is bound to the true totals, int64 (keys,): other totals draw it afresh.
         """
 
-    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> Floats:
         """Bring empty `memory` to where it is before step `before`, for keys to which nobody has contributed yet."""
-        for step in range(1, before if self.rows else 1):
+        for step in range(1, before if memory.size else 1):
             self.advance(memory, step, keys, np.zeros(len(keys), np.int64), source)
+        return memory
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -67,10 +72,7 @@ class RunningNoise(ABC):
 
     @abstractmethod
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        """Return z >= 0 with Pr[sum of the noise of `number` keys at `step` > z] <= tail.
-
-        The law is symmetric up to the rounding of halves.
-        """
+        """Return z >= 0 with Pr[sum of the noise of `number` keys at `step` > z] <= tail; the law is symmetric."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class IndependentNoise(RunningNoise):
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
         drawn = self.windows * number
         if isinstance(self.law, DiscreteLaplace):
-            return _laplace_quantile(self.law, drawn, tail)
+            return NoiseSum.laplace([(self.law.scale, drawn, 1)]).quantile(math.log(tail))
         # A sum of discrete Gaussians is one: docs/proofs/keyed_counts.md, Lemma 3.
         return math.ceil(_normal(min(tail, _LARGEST_TAIL)) * self.law.sigma * math.sqrt(drawn) - 0.5)
 
@@ -118,11 +120,10 @@ class ToeplitzNoise(RunningNoise):
     @classmethod
     @functools.lru_cache(maxsize=64)
     def of(cls, steps: int, shift: float, *, norm: float, touched: int, largest: int) -> Self:
-        """Return the least noise of `steps` steps in which one person is seen as a `shift` of deviations in all.
+        """Return the least noise with which a person is a `shift`: docs/proofs/counters.md, Theorem 2.
 
         `norm` is that of what the person adds, over columns, as if all of it came at one step; `touched` the columns
         that the person may move, counted with each contribution; `largest` what one column moves by, at most.
-        Proof: docs/proofs/counters.md, Theorem 2.
 
         Raises:
             ValueError: floats could not add it up exactly.
@@ -146,7 +147,7 @@ class ToeplitzNoise(RunningNoise):
         return np.asarray(np.floor((memory[BUFFERS] + unit / 2) / unit), np.int64)
 
     @override
-    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> Floats:
         start, together = 1, max(1, _TOGETHER // max(1, len(keys)))
         while len(keys) and start < before:  # many steps at once, bound to totals of zero
             same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
@@ -156,6 +157,7 @@ class ToeplitzNoise(RunningNoise):
             for step, values in zip(steps.tolist(), drawn.astype(float).reshape(len(steps), len(keys)), strict=True):
                 self._add(values, memory, step)
             start += len(steps)
+        return memory
 
     def _add(self, values: Floats, memory: Floats, step: int) -> None:
         """Turn z into w, and add it to the sum of all w: whole numbers below `EXACT`."""
@@ -198,11 +200,15 @@ class ToeplitzNoise(RunningNoise):
 
 @dataclass(frozen=True)
 class CompleteTreeNoise(RunningNoise):
-    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2."""
+    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2.
+
+    `combined`: the noisy value of a parent of leaves is combined with theirs; memory is in units of 1 / (base + 1).
+    """
 
     horizon: int  # steps of the run
     law: SymmetricNoise  # of a node
     base: int  # children of a node
+    combined: bool = False
 
     @property
     @override
@@ -220,10 +226,27 @@ class CompleteTreeNoise(RunningNoise):
 
     @override
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
-        height = self._height(step)
-        noise = memory[height] + self.law.draw(source, source.bind(_labels(keys, step), totals))
+        height, unit = self._height(step), self._unit
+        noise = self.law.draw(source, source.bind(_labels(keys, step), totals)).astype(np.float64)
+        if self.combined and height == 1:
+            parent = self.law.draw(source, source.bind(_labels(keys, step + _PARENT), totals))
+            noise += (memory[0] - memory[1]) / unit + self.base * parent
+        else:
+            noise *= unit
+        noise += memory[height]
         memory[: height + 1] = noise  # whole numbers: the caller keeps them below 2^53
-        return np.asarray(noise, np.int64)
+        return np.asarray((2 * noise + unit) // (2 * unit), np.int64)
+
+    @property
+    def _unit(self) -> int:
+        return self.base + 1 if self.combined else 1
+
+    def _parts(self, step: int, number: int = 1) -> list[tuple[SymmetricNoise, int, int]]:
+        """Return how many noises the sum at a step has for `number` keys, and the units of each."""
+        digits, unit = plain_digits(self.base, step), self._unit
+        parents = number * digits[1] if self.combined and len(digits) > 1 else 0
+        rest = number * sum(digits) - parents
+        return [(self.law, rest, unit), (self.law, parents, self.base), (self.law, self.base * parents, 1)]
 
     def law_at(self, step: int) -> SymmetricNoise:
         """Return the law of a node that ends at a step."""
@@ -231,9 +254,10 @@ class CompleteTreeNoise(RunningNoise):
 
     def shifts(self, totals: Floats) -> Floats:
         """Return by how much the nodes that end at all steps hide a change of the totals by so much after each step."""
-        steps = np.arange(1, len(totals) + 1)
-        before = steps - [self.base ** self._height(step) for step in steps.tolist()]
-        return np.asarray(totals - np.append(0.0, totals)[before])
+        ends = [(step, self._height(step)) for step in range(1, len(totals) + 1)]
+        ends += [(step, 0) for step, height in ends if height == 1 and self.combined]
+        since = np.append(0.0, totals)
+        return np.array([since[step] - since[step - self.base**height] for step, height in ends])
 
     def _height(self, step: int) -> int:
         """Return the height of the node that ends at a step."""
@@ -241,14 +265,19 @@ class CompleteTreeNoise(RunningNoise):
 
     @override
     def variance(self, step: int) -> float:
-        return sum(plain_digits(self.base, step)) * self.law.variance
+        parts = self._parts(step)
+        found = sum(many * (weight / self._unit) ** 2 for _, many, weight in parts) * self.law.variance
+        return found + (_ROUNDING_VARIANCE if parts[1][1] else 0.0)
 
     @override
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        return sum_quantile([(self.law, _few(sum(plain_digits(self.base, step)) * number))], math.log(2 * tail))
+        if not self.combined:
+            return sum_quantile([(self.law, _few(self._parts(step, number)[0][1]), 1)], math.log(2 * tail))
+        found = sum_quantile(self._parts(step, number), math.log(2 * tail))
+        return (2 * found + number * self._unit) // (2 * self._unit)
 
 
-def laplace_tree(steps: int, scale: float) -> CompleteTreeNoise:
+def laplace_tree(steps: int, scale: float, *, combined: bool = False) -> CompleteTreeNoise:
     """Return the best tree whose nodes have discrete Laplace noise of `scale` times the number of its levels.
 
     Raises:
@@ -257,9 +286,11 @@ def laplace_tree(steps: int, scale: float) -> CompleteTreeNoise:
     base = best_arity(steps)
     height = len(plain_digits(base, steps))
     law = DiscreteLaplace(math.nextafter(height * scale, math.inf))
-    if _SCALES * law.scale * base * height >= EXACT:  # else the low bits of what is published would be the true ones
+    if (
+        _SCALES * law.scale * base * height * (base + 1) >= EXACT
+    ):  # else low bits of what is published were the true ones
         raise ValueError("sums of noise must be exact in floating point")
-    return CompleteTreeNoise(steps, law, base)
+    return CompleteTreeNoise(steps, law, base, combined)
 
 
 LENGTHS = (10, 147, 2_916, 171_366, 5_315_625, 1 << 40)
@@ -316,14 +347,14 @@ class EpochNoise(RunningNoise):
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
         if not isinstance(begun[0][0], CompleteTreeNoise):
             return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
-        past: list[tuple[SymmetricNoise, int]] = []  # nodes at the ends of past epochs
+        past: list[tuple[SymmetricNoise, int, int]] = []  # nodes at the ends of past epochs
         bounds = []
         for epoch, done in begun:
             assert isinstance(epoch, CompleteTreeNoise)
             ends = sum(plain_digits(epoch.base, done))
             most = _most_digits(epoch.base, done) if so_far else ends
-            bounds.append(sum_quantile([*past, (epoch.law, _few(most * number))], math.log(2 * tail)))
-            past.append((epoch.law, _few(ends * number)))
+            bounds.append(sum_quantile([*past, (epoch.law, _few(most * number), 1)], math.log(2 * tail)))
+            past.append((epoch.law, _few(ends * number), 1))
         return max(bounds) if so_far else bounds[-1]
 
 
@@ -331,14 +362,6 @@ class EpochNoise(RunningNoise):
 def _levelled(sigma: float, level: float) -> DiscreteGaussian:
     """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
     return DiscreteGaussian(sigma if level == 1 else math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
-
-
-@functools.lru_cache(maxsize=4096)
-def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
-    """Return z with Pr[sum of so many > z] <= tail."""
-    if number == 1:
-        return max(0, law.tail_quantile(tail))
-    return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
 
 
 def _few(number: int) -> int:

@@ -5,23 +5,34 @@ differential privacy); bounds stand in docs/proofs/noise.md. The key is a secret
 subtract the noise. Use one derived source for one purpose: two draws with one source and one label are equal.
 """
 
+import hashlib
 import os
 import secrets
 import stat
+from numbers import Integral
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.prf import Prf, Words
 
 MINIMUM_KEY_BYTES = 16
 MAXIMUM_KEY_BYTES = 1 << 10
 MINIMUM_DISTINCT_BYTES = 8
 """Fewer are seen once in 10^11 keys of 16 random bytes, and once in 10^7 of 32 hexadecimal digits."""
 
+Words = NDArray[np.uint64]
 Labels = Words | int
-Lineage = tuple[tuple[str, str, str, str], tuple[str | int | bytes, ...]]  # what `_load_keyed` takes; path from there
+Path = tuple[str | int | bytes, ...]
+Origin = tuple[str, str, str, str]  # of a key: constructor, where it reads the key, run id, fingerprint
+
+_BLOCK = 16  # bytes
+_FIRST_BLOCK = 15  # bytes of a string in its first block, whose last byte is the length
+_LONGEST_SHORT = 63  # bytes of a string of four blocks
+_WORD = np.dtype("<u8")
+_KEEP = np.array([(1 << 8 * m) - 1 for m in range(9)], np.uint64)  # [m]: the first m bytes of a little-endian word
+_BOUND = 2  # the column of labels that are bound, in which rows stand
 
 
 @runtime_checkable
@@ -52,16 +63,15 @@ def check_noise(noise: object) -> None:
 
 
 class PrfNoise:
-    """A noise source over a keyed pseudo-random function; made by `KeyedNoise`, `SeededNoise` or `derive`.
+    """A noise source over AES and BLAKE2b, with a key of its own; made by `KeyedNoise`, `SeededNoise` or `derive`.
 
     A pickle of one that is derived from a key in a file or a variable says where that key is, and the path: no key.
     """
 
-    __slots__ = ("_lineage", "_prf")
-
-    def __init__(self, prf: Prf, lineage: "Lineage | None" = None) -> None:
-        self._prf = prf
-        self._lineage = lineage
+    def __init__(self, key: bytes, origin: tuple[Origin, Path] | None = None) -> None:
+        self._key = key
+        self._origin = origin
+        self._encryptors: dict[str, CipherContext] = {}
 
     def derive(self, *path: str | int | bytes) -> "PrfNoise":
         """Return the independent source for `path`; `derive(a, b)` is `derive(a).derive(b)`.
@@ -70,19 +80,18 @@ class PrfNoise:
         """
         if not path:
             raise ValueError("path must have at least one part, got none")
-        lineage = self._lineage
-        return PrfNoise(self._prf.child(*path), None if lineage is None else (lineage[0], (*lineage[1], *path)))
+        key = self._key
+        for part in path:
+            key = _keyed_hash(key, b"path", _encode(part))
+        return PrfNoise(key, self._origin and (self._origin[0], self._origin[1] + path))
 
     def words(self, labels: Labels, lanes: int = 1) -> Words:
         """Return 128 uniform bits per label and lane, uint64 (n, lanes, 2), the high word before the low word.
 
         The bits of a label depend on nothing but the source, the label and the lane.
         """
-        lanes = checks.integer("lanes", lanes, minimum=1)
         blocks = _blocks(labels)
-        if lanes == 1:
-            return self._prf.encrypt("lane 0", blocks)[:, None, :]
-        return np.stack([self._prf.encrypt(f"lane {lane}", blocks) for lane in range(lanes)]).swapaxes(0, 1)
+        return np.stack([self._encrypt(f"lane {lane}", blocks) for lane in range(lanes)], axis=1)
 
     def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
         """Return labels that depend on `labels` and on the int64 `values` (n,), for releases of numbers.
@@ -91,14 +100,11 @@ class PrfNoise:
         another value under the same label draws fresh noise instead of exposing the exact difference.
         """
         blocks = _blocks(labels)
-        values = np.asarray(values)
-        if values.dtype != np.int64:
-            raise TypeError(f"values must be int64, got {values.dtype}")
-        if values.shape != (len(blocks),):
-            raise ValueError(f"values must have one entry per label, got shape {values.shape} for {len(blocks)} labels")
-        state = self._prf.encrypt("bind", blocks)
+        if values.dtype != np.int64 or values.shape != (len(blocks),):
+            raise TypeError(f"values must be int64 of shape ({len(blocks)},), got {values.dtype} of {values.shape}")
+        state = self._encrypt("bind", blocks)
         state[:, 1] ^= np.ascontiguousarray(values).view(np.uint64)
-        return self._prf.encrypt("bind", state)
+        return self._encrypt("bind", state)
 
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
         """Return keyed 64-bit hashes of byte strings, the same for a string whatever stands around it.
@@ -110,15 +116,56 @@ class PrfNoise:
             raise TypeError(f"data must be uint8 and offsets int64, got {data.dtype} and {offsets.dtype}")
         if len(offsets) and (offsets[0] < 0 or offsets[-1] > len(data) or bool(np.any(offsets[1:] < offsets[:-1]))):
             raise ValueError("offsets must be nondecreasing and within data")
-        return self._prf.hash_bytes(data, offsets)
+        if len(offsets) <= 1:
+            return np.empty(0, np.uint64)
+        lengths = np.diff(offsets)
+        hashes = self._hash_short(data, offsets[:-1], np.minimum(lengths, _LONGEST_SHORT))
+        key, view = _keyed_hash(self._key, b"key", b"long strings"), np.ascontiguousarray(data).data
+        for row in np.flatnonzero(lengths > _LONGEST_SHORT).tolist():
+            digest = hashlib.blake2b(view[offsets[row] : offsets[row + 1]], key=key, digest_size=8).digest()
+            hashes[row] = int.from_bytes(digest, "little")
+        return hashes
+
+    def _hash_short(self, data: NDArray[np.uint8], start: NDArray[np.int64], lengths: NDArray[np.int64]) -> Words:
+        """CBC-MAC over zero-padded blocks whose first one has the length, so that no message is another's prefix."""
+        base = int(start[0])
+        used = data[base : int(start[-1] + lengths[-1])]
+        padded = np.concatenate([used, np.zeros(2 * _BLOCK, np.uint8)])
+        # Every byte position read as a little-endian word, without a copy.
+        windows: Words = np.ndarray(len(padded) - 7, dtype=_WORD, buffer=padded.data, strides=(1,))
+        position = start - base
+        blocks = _load(windows, position, np.minimum(lengths, _FIRST_BLOCK))
+        blocks[:, 1] |= lengths.astype(np.uint64) << np.uint64(56)
+        state = self._encrypt("short strings", blocks)
+        for done in range(_FIRST_BLOCK, int(lengths.max()), _BLOCK):
+            rows = np.flatnonzero(lengths > done)
+            blocks = _load(windows, position[rows] + done, np.minimum(lengths[rows] - done, _BLOCK))
+            state[rows] = self._encrypt("short strings", blocks ^ state[rows])
+        return state[:, 0].copy()
+
+    def _encrypt(self, purpose: str, blocks: Words) -> Words:
+        """Return the image (n, 2) of 128-bit blocks (n, 2) under the permutation named `purpose`."""
+        # Threads must not share a context: one that is in use is not in the table, which gets it back unchanged.
+        encryptor = self._encryptors.pop(purpose, None)
+        if encryptor is None:
+            key = _keyed_hash(self._key, b"key", purpose.encode())
+            # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
+            encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+        target = np.empty(_BLOCK * (len(blocks) + 1) - 1, np.uint8)  # it may ask for 15 bytes more than it writes
+        if len(blocks):
+            encryptor.update_into(np.ascontiguousarray(blocks, dtype=_WORD).data.cast("B"), target.data)
+        self._encryptors[purpose] = encryptor
+        return target[: _BLOCK * len(blocks)].view(_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
 
     def __repr__(self) -> str:
-        return "PrfNoise(<key>)"
+        return f"{type(self).__name__}(<key>)"
 
     def __reduce__(self) -> Any:
-        if self._lineage is not None:
-            return _derive_again, self._lineage
-        return PrfNoise, (self._prf,)
+        return (_load_keyed, self._origin) if self._origin else (_restore, (type(self), self._with_key()))
+
+    def _with_key(self) -> dict[str, Any]:
+        """Return what a pickle holds of a key that is nowhere else."""
+        return vars(self) | {"_encryptors": {}}
 
 
 class KeyedNoise(PrfNoise):
@@ -144,18 +191,15 @@ class KeyedNoise(PrfNoise):
         True
     """
 
-    __slots__ = ("fingerprint", "run_id")
-
     def __init__(self, secret_key: bytes, run_id: str = "") -> None:
         if not isinstance(secret_key, bytes):
             raise TypeError(f"secret_key must be bytes, got {type(secret_key).__name__}")
         if not isinstance(run_id, str):
             raise TypeError(f"run_id must be a str, got {type(run_id).__name__}")
         _check_key("secret_key", secret_key)
-        super().__init__(Prf.from_secret(secret_key, run_id))
+        super().__init__(_root(secret_key, run_id))
         self.run_id = run_id
-        whose = PrfNoise(Prf.from_secret(secret_key, "").child("fingerprint"))
-        self.fingerprint = f"{int(whose.words(1)[0, 0, 0]):016x}"
+        self.fingerprint = f"{int(PrfNoise(_root(secret_key, '')).derive('fingerprint').words(1)[0, 0, 0]):016x}"
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
@@ -171,8 +215,7 @@ class KeyedNoise(PrfNoise):
                 content = file.read(MAXIMUM_KEY_BYTES + 3)  # a newline has two bytes, and one is too many
         except OSError as error:
             raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
-        noise = cls(_check_key("noise_key_file", _strip_newline(content)), run_id)
-        return noise._found(("from_file", os.path.abspath(path)))
+        return cls._found("from_file", os.path.abspath(path), "noise_key_file", content, run_id)
 
     @classmethod
     def from_environment(cls, name: str, run_id: str = "") -> Self:
@@ -180,11 +223,18 @@ class KeyedNoise(PrfNoise):
 
         A pickle contains the name, not the key: each worker needs the variable, and refuses to run with another key.
         """
-        content = os.environ.get(name)
+        content, called = os.environ.get(name), f"environment variable {name}"
         if content is None:
-            raise ValueError(f"environment variable {name} must be set, got none")
-        noise = cls(_check_key(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
-        return noise._found(("from_environment", name))
+            raise ValueError(f"{called} must be set, got none")
+        return cls._found("from_environment", name, called, os.fsencode(content), run_id)
+
+    @classmethod
+    def _found(cls, constructor: str, place: str, called: str, content: bytes, run_id: str) -> Self:
+        """Return the source of what stood there, with where it is, for its pickles and those of what it derives."""
+        key = content.removesuffix(b"\n").removesuffix(b"\r") if content.endswith(b"\n") else content
+        noise = cls(_check_key(called, key), run_id)
+        noise._origin = (constructor, place, run_id, noise.fingerprint), ()
+        return noise
 
     @classmethod
     def random(cls, run_id: str = "") -> Self:
@@ -194,89 +244,13 @@ class KeyedNoise(PrfNoise):
     def __repr__(self) -> str:
         return f"KeyedNoise(<key>, run_id={self.run_id!r})"
 
-    def __reduce__(self) -> Any:
-        if self._lineage is not None:
-            return _load_keyed, self._lineage[0]
-        return _restore_keyed, (self._prf, self.run_id, self.fingerprint)
-
-    def _found(self, where: tuple[str, str]) -> Self:
-        """Remember where the key is, for pickles of this source and of those derived from it."""
-        self._lineage = ((*where, self.run_id, self.fingerprint), ())
-        return self
-
 
 class SeededNoise(PrfNoise):
     """The source for simulations and tests: the same function with a key made from a public integer. Never private."""
 
-    __slots__ = ("_seed",)
-
     def __init__(self, seed: int) -> None:
-        self._seed = checks.integer("seed", seed, minimum=0)
-        super().__init__(Prf.from_secret(b"public: simulation", "").child(self._seed))
-
-    def __repr__(self) -> str:
-        return f"SeededNoise({self._seed})"
-
-    def __reduce__(self) -> Any:
-        return SeededNoise, (self._seed,)
-
-
-def _restore_keyed(prf: Prf, run_id: str, fingerprint: str) -> KeyedNoise:
-    noise = KeyedNoise.__new__(KeyedNoise)
-    noise._prf, noise.run_id, noise.fingerprint, noise._lineage = prf, run_id, fingerprint, None
-    return noise
-
-
-def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: str) -> KeyedNoise:
-    noise: KeyedNoise = getattr(KeyedNoise, constructor)(place, run_id)
-    if noise.fingerprint != fingerprint:
-        raise ValueError(f"noise key must be the same on every worker as at launch, {place} has another")
-    return noise
-
-
-def _derive_again(origin: tuple[str, str, str, str], path: tuple[str | int | bytes, ...]) -> PrfNoise:
-    return _load_keyed(*origin).derive(*path)
-
-
-def _check_key(name: str, key: bytes) -> bytes:
-    """Refuse a key that is too short, or cannot be random, or is another file: a ledger beside its key is larger."""
-    if len(key) > MAXIMUM_KEY_BYTES:
-        raise ValueError(f"{name} must have at most {MAXIMUM_KEY_BYTES:,} bytes, got more: is it really a key?")
-    if len(key) < MINIMUM_KEY_BYTES:
-        raise ValueError(f"{name} must have at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
-    if len(set(key)) < MINIMUM_DISTINCT_BYTES:
-        rule = f"must be random, with at least {MINIMUM_DISTINCT_BYTES} different bytes"
-        raise ValueError(f"{name} {rule}, got {len(set(key))}: make one by openssl rand -out key 32")
-    return key
-
-
-def _check_mode(path: str | os.PathLike[str], status: os.stat_result) -> None:
-    """Refuse a key file that more people can use than it must be open to."""
-    mode, own = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
-    if mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)):
-        rule = "by its owner alone" if own else "by its owner and group alone"
-        command = f"chmod {'600' if own else 'o='} {path}"
-        raise ValueError(f"noise_key_file must be readable {rule}, got {path} with mode {mode:04o}: {command}")
-
-
-def _strip_newline(content: bytes) -> bytes:
-    return content.removesuffix(b"\n").removesuffix(b"\r") if content.endswith(b"\n") else content
-
-
-def _blocks(labels: Labels) -> Words:
-    """Return labels of any allowed form as uint64 (n, 2)."""
-    if not isinstance(labels, np.ndarray):
-        labels = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
-    if labels.dtype != np.uint64:
-        raise TypeError(f"labels must be uint64, got {labels.dtype}")
-    if labels.ndim == 1:
-        return np.stack([labels, np.zeros_like(labels)], axis=1)
-    if labels.ndim != 2 or labels.shape[1] != 2:
-        raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
-    return labels
-
-
-_ROW = 2  # the third column of labels that are bound
+        checks.integer("seed", seed, minimum=0)
+        super().__init__(_keyed_hash(_root(b"public: simulation", ""), b"path", _encode(seed)))
 
 
 class RowNoise:
@@ -308,8 +282,87 @@ class RowNoise:
 
     def _own(self, labels: Labels) -> tuple[Words, Words]:
         """Return the rows of labels, and the labels that the source takes."""
-        if not isinstance(labels, np.ndarray) or labels.ndim != _ROW:
+        if not isinstance(labels, np.ndarray) or labels.ndim != 2:
             raise TypeError("labels must be an array of rows and their low halves")
-        if labels.shape[1] > _ROW:
-            return labels[:, _ROW], labels[:, :_ROW]
+        if labels.shape[1] > _BOUND:
+            return labels[:, _BOUND], labels[:, :_BOUND]
         return labels[:, 0], np.stack([self.keys[labels[:, 0]], labels[:, 1]], axis=1)
+
+
+def _restore(kind: type[PrfNoise], state: dict[str, Any]) -> PrfNoise:
+    noise = kind.__new__(kind)
+    vars(noise).update(state)
+    return noise
+
+
+def _load_keyed(origin: Origin, path: Path) -> PrfNoise:
+    constructor, place, run_id, fingerprint = origin
+    noise: KeyedNoise = getattr(KeyedNoise, constructor)(place, run_id)
+    if noise.fingerprint != fingerprint:
+        raise ValueError(f"noise key must be the same on every worker as at launch, {place} has another")
+    return noise.derive(*path) if path else noise
+
+
+def _root(secret: bytes, run_id: str) -> bytes:
+    """Return the key of a run, from a secret of any length."""
+    if len(secret) > hashlib.blake2b.MAX_KEY_SIZE:
+        secret = hashlib.blake2b(secret, person=b"long secret").digest()
+    return _keyed_hash(secret, b"root", run_id.encode("utf-8", "surrogatepass"))
+
+
+def _keyed_hash(key: bytes, purpose: bytes, message: bytes) -> bytes:
+    return hashlib.blake2b(message, key=key, person=purpose, digest_size=32).digest()
+
+
+def _encode(part: str | int | bytes) -> bytes:
+    """Encode one part of a path injectively: a tag for the type, then the value."""
+    if isinstance(part, str):
+        return b"s" + part.encode("utf-8", "surrogatepass")
+    if isinstance(part, bytes):
+        return b"b" + part
+    if isinstance(part, Integral) and not isinstance(part, bool):
+        return b"i" + hex(part).encode()
+    raise TypeError(f"path must consist of str, int or bytes, got {type(part).__name__}")
+
+
+def _check_key(name: str, key: bytes) -> bytes:
+    """Refuse a key that is too short, or cannot be random, or is another file: a ledger beside its key is larger."""
+    if len(key) > MAXIMUM_KEY_BYTES:
+        raise ValueError(f"{name} must have at most {MAXIMUM_KEY_BYTES:,} bytes, got more: is it really a key?")
+    if len(key) < MINIMUM_KEY_BYTES:
+        raise ValueError(f"{name} must have at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
+    if len(set(key)) < MINIMUM_DISTINCT_BYTES:
+        rule = f"must be random, with at least {MINIMUM_DISTINCT_BYTES} different bytes"
+        raise ValueError(f"{name} {rule}, got {len(set(key))}: make one by openssl rand -out key 32")
+    return key
+
+
+def _check_mode(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    """Refuse a key file that more people can use than it must be open to."""
+    mode, own = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
+    if mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)):
+        rule = "by its owner alone" if own else "by its owner and group alone"
+        command = f"chmod {'600' if own else 'o='} {path}"
+        raise ValueError(f"noise_key_file must be readable {rule}, got {path} with mode {mode:04o}: {command}")
+
+
+def _blocks(labels: Labels) -> Words:
+    """Return labels of any allowed form as uint64 (n, 2)."""
+    if not isinstance(labels, np.ndarray):
+        labels = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
+    if labels.dtype != np.uint64:
+        raise TypeError(f"labels must be uint64, got {labels.dtype}")
+    if labels.ndim == 1:
+        return np.stack([labels, np.zeros_like(labels)], axis=1)
+    if labels.ndim != 2 or labels.shape[1] != 2:
+        raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
+    return labels
+
+
+def _load(windows: Words, position: NDArray[np.int64], count: NDArray[np.int64]) -> Words:
+    """Return blocks (n, 2) of the first `count` <= 16 bytes at each position, then zeros."""
+    blocks = np.zeros((len(position), 2), np.uint64)
+    blocks[:, 0] = windows[position] & _KEEP[np.minimum(count, 8)]
+    if count.max(initial=0) > 8:  # short identifiers leave it empty
+        blocks[:, 1] = windows[position + 8] & _KEEP[np.maximum(count - 8, 0)]
+    return blocks

@@ -29,8 +29,10 @@ SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
 SMALLEST_SIGMA = 3.0
 SMOOTHING = 4.0  # variance that turns continuous Gaussian noise into discrete (docs/proofs/counters.md, Lemma 1)
+LARGEST_CHARGES = 1 << 14
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
+_SERIES_ERROR = 1e-9  # relative, of the sums of `StatusCurve`; tested against mpmath
 _SIGMA_BITS = 16
 _SHIFT_PRECISION = 1e-3
 _SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-9, 1e3
@@ -206,6 +208,73 @@ class PureComposition(DivergenceCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClockCurve(DivergenceCurve):
+    """Privacy of `clocks` exponential clocks whose rate one person multiplies by e^eta.
+
+    Source: docs/proofs/clock.md, section 2.
+    """
+
+    eta: float
+    clocks: int
+
+    def __post_init__(self) -> None:
+        checks.positive("eta", self.eta)
+        checks.integer("clocks", self.clocks, minimum=1)
+
+    @override
+    def one_way(self, epsilon: Floats) -> tuple[Floats, ...]:
+        k, rate, growth = self.clocks, math.exp(self.eta), math.expm1(self.eta)
+        late = np.maximum(0.0, epsilon + k * self.eta) / growth
+        early = np.maximum(0.0, k * self.eta - epsilon) / growth
+        within = excess(special.gammainc(k, rate * early), epsilon, special.gammainc(k, early))
+        without = excess(special.gammaincc(k, late), epsilon, special.gammaincc(k, rate * late))
+        return within, without
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusCurve(DivergenceCurve):
+    """Privacy of one person's `charges` when an adversary chooses before each moment which of two clocks runs.
+
+    One clock has rate 1 without the person and e^eta with, the other one the other way round; each ring is a charge.
+
+    Source: docs/proofs/status_monitor.md, Theorem 1.
+    """
+
+    eta: float
+    charges: int
+
+    def __post_init__(self) -> None:
+        checks.positive("eta", self.eta)
+        checks.integer("charges", self.charges, minimum=1, maximum=LARGEST_CHARGES)
+
+    @override
+    def one_way(self, epsilon: Floats) -> tuple[Floats, ...]:
+        distance = np.abs(epsilon)
+        found = np.zeros_like(distance)
+        for rings in range(self.charges):
+            found += self._rings(distance, np.array(float(rings))) * self._at_zero[self.charges - rings]
+        found *= 1 + _SERIES_ERROR
+        return (np.where(epsilon >= 0, found, np.exp(-distance) * found - np.expm1(-distance)),)
+
+    def _rings(self, distance: Floats, rings: Floats) -> Floats:
+        """Return the chance of this number of rings, each of which adds eta to the distance, before it is spent."""
+        whole = distance + rings * self.eta
+        mean = whole / math.expm1(self.eta)
+        poisson = np.exp(special.xlogy(rings, mean) - mean - special.gammaln(rings + 1))
+        return np.asarray(poisson * np.where(rings == 0, 1.0, distance / np.where(whole > 0, whole, 1.0)))
+
+    @functools.cached_property
+    def _at_zero(self) -> Floats:
+        """The divergence at epsilon = 0 for 0, 1, .., `charges` charges."""
+        sure, open_ = math.tanh(self.eta / 2), 2 * float(special.expit(-self.eta))
+        back = self._rings(np.array(self.eta), np.arange(float(self.charges)))
+        found = np.zeros(self.charges + 1)
+        for charges in range(1, self.charges + 1):
+            found[charges] = sure + open_ * (back[:charges] @ found[charges - 1 :: -1])
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlackCurve(PrivacyCurve):
     """Another curve, with `slack` added to every delta."""
 
@@ -226,10 +295,7 @@ class SlackCurve(PrivacyCurve):
 
     @property
     def catastrophe(self) -> float:
-        """The probability of a catastrophe that, beside the other curve, covers the slack.
-
-        One of probability p makes p + (1 - p) delta of a delta. That is at least delta + slack for p = slack /
-        (1 - delta), and no delta is larger than the one at epsilon 0.
+        """The probability p of a catastrophe that covers the slack: p + (1 - p) delta >= delta + slack for all deltas.
 
         Raises:
             ValueError: the curve leaves nothing for the slack at epsilon 0.
@@ -372,30 +438,19 @@ def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
 
 
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
-    """Return the curve of mechanisms that run at once and may feed each other.
+    """Return the curve of mechanisms, at least one, for the same unit, that run at once and may feed each other.
 
-    Curves are those of each mechanism, at least one, for the same unit and neighbours. Losses of parts that are not
-    Gaussian are on a grid of `interval`.
-
-    Privacy: docs/proofs/monitor.md, Theorem 1. A slack beside a Gaussian curve is covered by a catastrophe of its own,
-    and the probabilities of these add up.
+    Losses of parts that are not Gaussian are on a grid of `interval`. A slack beside a Gaussian curve is covered by a
+    catastrophe of its own, and the probabilities of these add up. Privacy: docs/proofs/monitor.md, Theorem 1.
 
     Raises:
         ValueError: a slack is larger than what its curve leaves at epsilon 0.
     """
-    shifts: list[float] = []
-    lost: list[float] = []
-    parts: list[PrivacyCurve] = []
-    for curve in curves:
-        inner = curve.curve if isinstance(curve, SlackCurve) else curve
-        if not isinstance(inner, GaussianCurve):
-            parts.append(curve)
-            continue
-        shifts.append(inner.shift)
-        if isinstance(curve, SlackCurve):
-            lost.append(curve.catastrophe)
-    if shifts:
-        parts.insert(0, GaussianCurve(shift=math.hypot(*shifts) * (1 + FUNCTION_ERROR)))
+    slacks = [one for one in curves if isinstance(one, SlackCurve) and isinstance(one.curve, GaussianCurve)]
+    bare = [*(one for one in curves if one not in slacks), *(one.curve for one in slacks)]
+    shifts = [one.shift for one in bare if isinstance(one, GaussianCurve)]
+    parts: list[PrivacyCurve] = [GaussianCurve(shift=math.hypot(*shifts) * (1 + FUNCTION_ERROR))] if shifts else []
+    parts += [one for one in bare if not isinstance(one, GaussianCurve)]
     together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
-    slack = math.fsum(lost) * (1 + FUNCTION_ERROR)
+    slack = math.fsum(one.catastrophe for one in slacks) * (1 + FUNCTION_ERROR)
     return SlackCurve(curve=together, slack=slack) if slack else together

@@ -14,8 +14,7 @@ from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
-from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.postprocess import Estimates, blue_from_gaps
 from privstream.mechanisms.privacy.accounting import (
     PrivacyCurve,

@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from privstream.mechanisms.guarantee_records import guarantee_of, read_guarantee_file
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of, read_guarantee_file
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.entries import Contents, Entry, Limit
 from privstream.pipelines.accounts.ledger import ENDING, Ledger

@@ -13,8 +13,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, Literal, NamedTuple
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, group_point
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.shift import shift_of, shift_of_point
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, shift_of, shift_of_point
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.shift import Shift, added
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, Shift, added
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.accounts.entries import Contents, Cost, Entry, Limit
 

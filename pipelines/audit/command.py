@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.pipelines.audit.worst import RUN, RUNS, worst_pair
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock, show

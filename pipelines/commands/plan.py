@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon

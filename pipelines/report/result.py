@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from privstream.mechanisms.guarantee_records import guarantee_of
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.model.question import loaded

@@ -9,8 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.mechanisms.views.corrected import Dropped
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor

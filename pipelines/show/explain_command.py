@@ -10,8 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from privstream.mechanisms.guarantee_records import guarantee_of
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.mechanisms.views.corrected import AS_IS
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.docstrings import described

@@ -14,7 +14,7 @@ import pytest
 from attacks import at_least
 from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
-from privstream.mechanisms.keyed_counts import discovery, found_keys
+from privstream.mechanisms.keyed_counts import calibration, found_keys
 from privstream.mechanisms.keyed_counts.calibration import KeyLaw
 from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.privacy.accounting import PureDp
@@ -90,13 +90,13 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
     mechanism = kind(**{"epsilon": 1.0, "delta": 1e-2, "contributions": 2, "horizon": WINDOWS} | fields)
     bounds = vars(mechanism)["bounds"] = replace(mechanism.bounds, listed=0)  # another audit is about lists
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "LENGTHS", tuple(1 << level for level in range(WINDOWS.bit_length())))
+        patch.setattr(calibration, "LENGTHS", tuple(1 << level for level in range(WINDOWS.bit_length())))
         if not pruned:
-            patch.setattr(discovery, "_PRUNED", 0)
+            patch.setattr(calibration, "_PRUNED", 0)
         if scale is not None:
-            patch.setattr(discovery, "_scale", functools.partial(scale, discovery._scale))
+            patch.setattr(calibration, "_scale", functools.partial(scale, calibration._scale))
         law = KeyLaw((ExactTails(LAW),), PureDp(1.0), DELTA, bounds)
-        vars(mechanism)["law"] = discovery._with_tests(law)
+        vars(mechanism)["law"] = calibration._with_tests(law)
     return mechanism
 
 
@@ -241,16 +241,16 @@ def test_keys_of_one_person_are_found_as_seldom_as_stated(fields):
 @pytest.mark.parametrize("forgotten", ["nothing", "blocks", "scales"])
 def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
     """Negative controls: a contribution lies in up to four blocks of a scale, and in blocks of four scales."""
-    scale, keys = discovery._scale, 200_000
+    scale, keys = calibration._scale, 200_000
 
     def unpaid(noise, tail, bounds, windows):
         more = {"nothing": 1, "blocks": min(windows, 4), "scales": 4}[forgotten]
         return scale(noise, tail * more, bounds, windows)
 
-    monkeypatch.setattr(discovery, "_scale", unpaid)
-    monkeypatch.setattr(discovery, "_PRUNED", 0)
-    monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
-    monkeypatch.setattr(discovery, "LENGTHS", (1, 2, 4, 8))
+    monkeypatch.setattr(calibration, "_scale", unpaid)
+    monkeypatch.setattr(calibration, "_PRUNED", 0)
+    monkeypatch.setattr(found_keys, "calibrate_discovery", calibration.calibrate_discovery.__wrapped__)
+    monkeypatch.setattr(calibration, "LENGTHS", (1, 2, 4, 8))
     mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15, unit="event")
     found, _ = found_of_one_person(mechanism, keys)
     print(f"\nbroken: {found / keys:.4f} against {mechanism.delta}")

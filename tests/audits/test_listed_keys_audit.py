@@ -5,8 +5,8 @@ import pytest
 from attacks import at_least
 from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
-from privstream.mechanisms.keyed_counts import discovery, found_keys
-from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale
+from privstream.mechanisms.keyed_counts import calibration, found_keys
+from privstream.mechanisms.keyed_counts.calibration import DiscoveryLaw, Scale
 
 TESTS = 8
 
@@ -50,9 +50,9 @@ def without_blocks(law):
 @pytest.mark.parametrize("kind", [FoundKeys, Redrawn])
 def test_keys_of_one_person_are_listed_as_seldom_as_stated(kind, monkeypatch):
     """Noise and thresholds as they are, with a large delta; `Redrawn` is a negative control."""
-    monkeypatch.setattr(discovery, "list_steps", lambda horizon: tuple(range(1, TESTS + 1)))
-    monkeypatch.setattr(discovery, "_PRUNED", 0)
-    monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
+    monkeypatch.setattr(calibration, "list_steps", lambda horizon: tuple(range(1, TESTS + 1)))
+    monkeypatch.setattr(calibration, "_PRUNED", 0)
+    monkeypatch.setattr(found_keys, "calibrate_discovery", calibration.calibrate_discovery.__wrapped__)
     mechanism, keys = kind(epsilon=1.0, delta=0.1, contributions=40, horizon=TESTS), 60_000
     share = mechanism.law.slack / (len(mechanism.law.scales) + 1) / mechanism.listed
     found = found_of_one_person(mechanism, keys)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from laws import cdf
 from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy.clocks import ClockCurve
+from privstream.mechanisms.privacy.accounting import ClockCurve
 
 HITS = (1, 4, 16, 64)
 MILLION, BILLION = 10**6, 10**9

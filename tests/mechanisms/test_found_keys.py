@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
-from privstream.mechanisms.keyed_counts import discovery, found_keys
+from privstream.mechanisms.keyed_counts import calibration, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import RowNoise
@@ -238,7 +238,7 @@ def test_listed_people_are_given_until_the_last_test():
 def short_memory(monkeypatch):
     """Return a mechanism with rows of the last 10 windows of 40, and blocks of up to 8."""
     monkeypatch.setattr(found_keys, "MOST_KEPT", 10)
-    monkeypatch.setattr(discovery, "LENGTHS", (1, 4, 8))
+    monkeypatch.setattr(calibration, "LENGTHS", (1, 4, 8))
     mechanism = made(horizon=40, contributions=4)
     assert (mechanism.kept, len(mechanism.law.scales)) == (10, 3)
     return mechanism

@@ -1,91 +1,72 @@
-"""Guarantees and accuracy: what they say, how they add up, and that they are read as they were written."""
+"""Guarantees and curves: what is read as it was written, how curves add up, and the shifts that dominate them."""
 
 import importlib
 import json
 import math
 import pkgutil
 
+import numpy as np
 import privstream.mechanisms
 import pytest
-from privstream.mechanisms import (
-    DynamicPredecessor,
-    ExponentialMechanismWithGap,
-    FoundKeys,
-    HistogramQueries,
-    IncrementalPredecessor,
-    KeyedCounts,
-    MeasuredTopK,
-    NoisyTopK,
-    NumericQuantiles,
-    OnlineMultiplicativeWeights,
-    PrivacyGuarantee,
-    RangeCounter,
-    SetCardinality,
-    SparseVector,
-    ThresholdMonitor,
-)
-from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
+from privstream.mechanisms import PrivacyGuarantee
 from privstream.mechanisms.privacy.accounting import (
+    ClockCurve,
     ComposedCurve,
     GaussianCurve,
     PointCurve,
+    PureComposition,
     PureDp,
     SlackCurve,
+    StatusCurve,
+    beside,
+    gaussian_sigma,
+    joint_curve,
+    largest_shift,
+    shift_beside,
+    shift_of_noise,
 )
-from privstream.mechanisms.privacy.clocks import ClockCurve
-from privstream.mechanisms.privacy.units import EVENT
+from privstream.mechanisms.privacy.guarantee import (
+    CURVES,
+    guarantee_record,
+    read_guarantee,
+    read_guarantee_file,
+    shift_of,
+    shift_of_point,
+)
+from privstream.mechanisms.privacy.units import EVENT, PERSON
+from scipy import stats
 
-MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
-MECHANISMS = [
-    SparseVector(epsilon=1.0, max_hits=20, threshold=1000),
-    SparseVector(epsilon=1.0, delta=1e-6, max_hits=20, threshold=1000, publish="values"),
-    SparseVector(epsilon=1.0, max_hits=20, threshold=1000, publish="gaps", branches=3, monotone=True),
-    OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2),
-    OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=6, records=5360, alpha=0.2),
-    ThresholdMonitor(**MONITOR),
-    *[
-        ThresholdMonitor(**MONITOR, domain_size=50, calibration=calibration, count_share=share)
-        for calibration in ("clock", "paper")
-        for share in (0.0, 0.5)
-    ],
-    ThresholdMonitor(**MONITOR, calibration="status"),
-    ThresholdMonitor(**MONITOR, calibration="status", domain_size=50, count_share=0.0),
-    ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, calibration="status", starts=(500, 9), ends=(400, 9)),
-    HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
-    HistogramQueries(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000), mode="paper"),
-    HistogramQueries(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),
-    SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"),
-    RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20, ranges=((1, 500), (300, 900))),
-    RangeCounter(epsilon=1.0, universe=1 << 20, ranges=((1, 500), (300, 900))),
-    DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6),
-    IncrementalPredecessor(epsilon=1.0, universe=1 << 20),
-    KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7, public_keys=True),
-    KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7, max_value=4, over="start", horizon=9),
-    FoundKeys(epsilon=1.0, delta=1e-6, contributions=7, horizon=20, min_people=2),
-    KeyedCounts(epsilon=1.0, over="start", horizon=20, unit="event", public_keys=True),
-    NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, contributions=3),
-    MeasuredTopK(epsilon=1.0, top=3, releases=5),
-    MeasuredTopK(epsilon=1.0, delta=1e-6, top=3, releases=5),
-    NoisyTopK(epsilon=1.0, top=3),
-    NoisyTopK(epsilon=1.0, top=3, threshold=5),
-    ExponentialMechanismWithGap(epsilon=1.0),
-]
 EPSILONS = (0.0, 0.1, 0.5, 0.9, 1.0, 1.5, 4.0)
+NOISE, CLOCK = GaussianCurve(shift=0.25), ClockCurve(eta=0.1, clocks=20)
+
+
+def promise(epsilon, delta, curve=None):
+    return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
 
 
 def written_and_read(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
     return read_guarantee(json.loads(json.dumps(guarantee_record(guarantee), allow_nan=False)))
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: type(one).__name__)
-def test_a_guarantee_comes_back_with_its_curve(mechanism):
-    guarantee = mechanism.guarantee
-    found = written_and_read(guarantee)
-    assert found == guarantee
-    assert found.curve == guarantee.curve
-    assert guarantee.curve is not None
-    assert [found.curve.delta(epsilon) for epsilon in EPSILONS] == [guarantee.curve.delta(each) for each in EPSILONS]
-    assert found.curve.delta(found.epsilon) <= found.delta * (1 + 1e-6) + 1e-15
+KINDS = [
+    (NOISE, 1.001),
+    (SlackCurve(curve=NOISE, slack=5e-7), 1.1),
+    (PointCurve(at_epsilon=0.5, at_delta=5e-7), None),
+    (PureDp(0.5), None),
+    (ComposedCurve(curves=(NOISE, CLOCK, PureDp(0.1))), 1.1),
+    (CLOCK, 1.02),
+    (StatusCurve(eta=0.1, charges=20), 1.02),
+    (PureComposition(rounds=20, round_epsilon=0.1), 1.2),
+]
+kinds = pytest.mark.parametrize(("curve", "most"), KINDS, ids=lambda curve: type(curve).__name__)
+
+
+@kinds
+def test_a_guarantee_comes_back_with_its_curve(curve, most):
+    one = promise(curve.epsilon(1e-6), 1e-6, curve)
+    found = written_and_read(one)
+    assert (found, found.curve) == (one, curve)
+    assert [found.curve.delta(each) for each in EPSILONS] == [curve.delta(each) for each in EPSILONS]
 
 
 def test_every_kind_of_curve_can_be_written():
@@ -110,7 +91,6 @@ def test_a_guarantee_without_a_curve_is_its_one_point():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "version of a guarantee must be 2, got 3"),
         ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
         ({"epsilon": -1.0}, "epsilon must be finite and >= 0"),
         ({"curve": {"type": "list"}}, "curve must be a record with a type of"),
@@ -128,7 +108,6 @@ def test_a_guarantee_without_a_curve_is_its_one_point():
         ({"limits": 5}, "limits must be a list of texts"),
         ({"caveats": [None]}, "caveats must be a list of texts"),
         ({"adaptivity": 7}, "adaptivity must be a text, got int"),
-        ({"version": True}, "version of a guarantee must be 2, got True"),
         ({"privacy_unit": {"what": "person", "window": 10**400}}, "window must be <="),
     ],
 )
@@ -194,3 +173,75 @@ def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
     assert both.epsilon(1e-6) < 2 * clocks.epsilon(5e-7)
     assert both.delta(0.8) == pytest.approx(ClockCurve(eta=0.05, clocks=2).delta(0.8), rel=0.01)
     assert both.delta(0.8) >= ClockCurve(eta=0.05, clocks=2).delta(0.8) * (1 - 1e-6)
+
+
+@kinds
+def test_a_shift_and_a_slack_dominate_each_curve(curve, most):
+    epsilon = curve.epsilon(1e-6)
+    mu, slack = shift_of(promise(epsilon, 1e-6, curve))
+    assert 0 <= slack <= 1e-6
+    for one in np.linspace(0.0, 4 * epsilon, 101):
+        bound = slack + (1 - slack) * GaussianCurve(shift=mu).delta(one)
+        assert curve.delta(one) <= bound * (1 + 1e-9) + 1e-15
+    if most is not None:
+        assert mu <= most * largest_shift(epsilon, 1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 30.0, 2000.0])
+def test_the_shift_of_a_pure_epsilon_is_the_least_one(epsilon):
+    mu, slack = shift_of_point(epsilon, 0.0)
+    assert slack == 0
+    assert stats.norm.logsf(mu / 2) == pytest.approx(-np.logaddexp(0, epsilon), rel=1e-6)
+    if epsilon < 10:
+        for one in np.linspace(0.0, epsilon, 50):
+            assert PureDp(epsilon).delta(one) <= GaussianCurve(shift=mu).delta(one) + 1e-12
+
+
+def test_without_a_curve_it_is_that_of_the_point_and_a_wrong_curve_is_refused():
+    assert shift_of(promise(1.0, 1e-6)) == shift_of_point(1.0, 1e-6)
+    with pytest.raises(ValueError, match="curve must promise delta 1e-06 at epsilon 1"):
+        shift_of(promise(1.0, 1e-6, GaussianCurve(shift=1.0)))
+
+
+def test_gaussian_parts_add_up_by_squares():
+    curve = joint_curve([GaussianCurve(shift=0.3), GaussianCurve(shift=0.4)])
+    assert isinstance(curve, GaussianCurve)
+    assert curve.shift == pytest.approx(0.5, rel=1e-9) and curve.shift >= 0.5
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.3])
+def test_the_largest_shift_keeps_its_delta(delta):
+    for epsilon in (0.1, 1.0, 8.0):
+        assert 0.999 * delta < GaussianCurve(shift=largest_shift(epsilon, delta)).delta(epsilon) <= delta
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+def test_slack_is_at_least_what_it_covers(epsilon):
+    one = SlackCurve(curve=GaussianCurve(shift=0.3), slack=1e-3)
+    assert joint_curve([one]).delta(epsilon) >= one.delta(epsilon)
+    ours, theirs = joint_curve([one, one]).delta(epsilon), ComposedCurve(curves=(one, one)).delta(epsilon)
+    assert theirs * (1 - 1e-3) <= ours <= theirs + 5e-4  # each catastrophe is counted as if no other one had come
+
+
+def test_other_parts_are_composed():
+    parts = [GaussianCurve(shift=0.2), PureDp(0.5)]
+    found = joint_curve(parts).epsilon(1e-6)
+    assert max(part.epsilon(1e-6) for part in parts) < found <= sum(part.epsilon(5e-7) for part in parts) + 1e-3
+
+
+@pytest.mark.parametrize("others", [PureDp(0.3), ClockCurve(eta=0.05, clocks=4)])
+def test_gaussian_noise_takes_what_another_mechanism_leaves(others):
+    shift = shift_beside(others, 1.0, 1e-6)
+    assert 0.98e-6 < beside(others, shift, 1.0).delta(1.0) <= 1e-6
+    assert 0.3 * largest_shift(1.0, 1e-6) < shift < largest_shift(1.0, 1e-6)
+    sigma = gaussian_sigma(shift, 2.0, 4)
+    assert shift_of_noise(sigma, 4) == pytest.approx(shift, rel=1e-4) and shift_of_noise(sigma, 4) <= shift * (
+        1 + 1e-11
+    )
+
+
+def test_gaussian_noise_is_refused_where_nothing_is_left():
+    with pytest.raises(ValueError, match="must leave enough for noisy counts"):
+        shift_beside(PureDp(1.5), 1.0, 1e-6)
+    with pytest.raises(ValueError, match="delta must leave at least 1e-13"):
+        shift_beside(PureDp(0.1), 1.0, 1e-14)

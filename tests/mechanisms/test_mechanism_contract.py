@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import json
 import math
 import pickle
 from collections.abc import Callable
@@ -41,7 +42,13 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PUBLISHED_FLOATS
+from privstream.mechanisms.privacy.guarantee import (
+    GIVEN_NUMBERS,
+    KEYED_NOISE,
+    PUBLISHED_FLOATS,
+    guarantee_record,
+    read_guarantee,
+)
 from privstream.mechanisms.snapshots import pack, unpack
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
@@ -261,6 +268,8 @@ class TestWhateverPromises:
         assert guarantee.curve is not None
         assert guarantee.curve.delta(1.0) <= guarantee.delta * (1 + 1e-6) + 1e-12
         assert guarantee == dataclasses.replace(mechanism).guarantee
+        found = read_guarantee(json.loads(json.dumps(guarantee_record(guarantee), allow_nan=False)))
+        assert (found, found.curve) == (guarantee, guarantee.curve)
 
     def test_errors_name_the_field(self, mechanism):
         for field in {field.name for field in dataclasses.fields(mechanism)} - UNCHECKED:

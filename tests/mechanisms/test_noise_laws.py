@@ -174,7 +174,6 @@ def test_mass_functions(law):
     assert masses.sum() == pytest.approx(1, rel=1e-13)
     mean = masses @ k
     assert masses @ (k - mean) ** 2 == pytest.approx(law.variance, rel=1e-12)
-    np.testing.assert_allclose(np.exp(law.log_pmf(k)), masses)
     if isinstance(law, Geometric):
         assert mean == pytest.approx(law.mean, rel=1e-12)
         np.testing.assert_allclose(masses[k >= 0], stats.geom(-math.expm1(-1 / 6)).pmf(k[k >= 0] + 1), rtol=1e-9)

@@ -11,7 +11,7 @@ from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.predecessor import bounds, longest_cover
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
-from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.noise.discrete import NoiseSum
 
 EXACT = 1e7  # an epsilon at which all noise is 0
 UNIVERSE = 13
@@ -189,7 +189,7 @@ class TestNoise:
         above = np.cumsum(law[::-1])[::-1]
         zero = len(laws[1]) - 1
         for log_beta in (-2.0, -10.0, -24.0):
-            z = NoiseSum(raising, lowering).quantile(log_beta)
+            z = NoiseSum(*(tuple((*one, 1) for one in part) for part in (raising, lowering))).quantile(log_beta)
             assert above[zero + z + 1] <= math.exp(log_beta) < above[zero + z]
 
 

@@ -10,11 +10,11 @@ from dp_accounting.pld import common, privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import BudgetSpent
-from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps, gap_p_value
 from privstream.mechanisms.privacy.accounting import PureComposition
+from privstream.mechanisms.privacy.guarantee import guarantee_record, read_guarantee
 from privstream.mechanisms.selection.queries import excess_quantile, leaders
 from privstream.mechanisms.selection.sparse_vector import SparseVector
 from privstream.mechanisms.selection.top_k import (

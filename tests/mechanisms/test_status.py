@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from laws import cdf, survival
 from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
+from privstream.mechanisms.privacy.accounting import ClockCurve, StatusCurve
 
 MILLION = 10**6
 SCALES = {1: 11.20, 4: 15.24, 16: 23.49, 64: 40.24}  # epsilon 1, delta 1e-6

@@ -74,7 +74,7 @@ def test_changes_of_values_are_compared_with_their_like_alone():
 def test_an_event_may_cost_what_two_people_do():
     """A person's first event counts; an earlier one is added: one count falls, another grows."""
     law = DiscreteLaplace(1 / 0.7)
-    chances = {noise: float(law.log_pmf(noise)) for noise in range(-5, 6)}
+    chances = {noise: math.log(law.pmf(noise)) for noise in range(-5, 6)}
     loss = max(chances[a] + chances[b] - chances[a + 1] - chances[b - 1] for a in range(-4, 4) for b in range(-4, 4))
     assert loss == pytest.approx(2 * 0.7)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import guarantee_record
 from privstream.pipelines import ask, read
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.sinks.row_files import write_row_file

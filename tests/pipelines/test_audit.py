@@ -4,7 +4,7 @@ import json
 
 import pytest
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import guarantee_record
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.question import Windows

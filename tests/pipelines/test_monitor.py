@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record, read_guarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.monitor import Monitor

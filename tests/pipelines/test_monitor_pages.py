@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import HOSTILE, HOUR, PERSONS, START, arrow_table, row_of, write
-from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import guarantee_record
 from privstream.pipelines import cli
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.report.page import section

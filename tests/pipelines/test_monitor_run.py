@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.guarantee import read_guarantee_file
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.run import run as runs

@@ -8,8 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, SlackCurve, largest_shift
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.shift import shift_of
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, shift_of
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.accounts.entries import Cost, Entry, Limit
 from privstream.pipelines.accounts.spending import SHARES, Filter, Standing, check_limit, standings

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import QUESTIONS

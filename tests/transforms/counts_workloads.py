@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain

@@ -18,8 +18,7 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from examples import ASKED, EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_inputs
 from grids import some_quick
-from privstream.mechanisms.noise.prf import Prf
-from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise
 
 every_transform = pytest.mark.parametrize("name", ONE_OF_EACH)
 
@@ -44,10 +43,10 @@ def test_no_pipeline_holds_the_key(name, noise_of_a_file, monkeypatch):
     events = pipeline | "Input" >> beam.Create([pa.record_batch({"user": ["u"], "item": ["i"], "time": [1]})])
     _ = ({"events": events, "queries": events} if type(made) in ASKED else events) | made
 
-    def refuse(prf):
+    def refuse(noise):
         raise AssertionError("a key was about to leave")
 
-    monkeypatch.setattr(Prf, "__reduce__", refuse)
+    monkeypatch.setattr(PrfNoise, "_with_key", refuse)
     with pytest.raises(AssertionError, match="about to leave"):
         pickle.dumps(KeyedNoise(b"given as bytes, so it has to travel"))
     pipeline.to_runner_api()

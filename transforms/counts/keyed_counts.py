@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
-from privstream.mechanisms.keyed_counts.discovery import list_steps
+from privstream.mechanisms.keyed_counts.calibration import list_steps
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS, LARGEST_SUMMED, MOST_SUMMED

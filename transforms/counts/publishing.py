@@ -10,7 +10,7 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.counts import released_columns
