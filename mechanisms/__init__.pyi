@@ -17,8 +17,7 @@ from .guarantee_records import read_guarantee_file
 from .keyed_counts.found_keys import FoundKeys
 from .keyed_counts.key_table import KeyedRows, KeyedStep
 from .keyed_counts.keyed_counts import KeyedCounts
-from .monitor.holdings import Holdings
-from .monitor.monitor import ThresholdMonitor
+from .monitor.monitor import Holdings, ThresholdMonitor
 from .noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from .numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from .privacy.guarantee import PrivacyGuarantee

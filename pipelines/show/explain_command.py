@@ -12,7 +12,7 @@ from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.views.corrected import AS_IS
+from privstream.mechanisms.views.counts import AS_IS
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE

@@ -14,8 +14,8 @@ import pytest
 from laws import cdf, survival
 from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, Holdings, ThresholdMonitor
+from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200

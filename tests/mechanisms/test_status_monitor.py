@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, check_order_and_snapshots, goes_up, holdings, ids, run, stays_up, streams
 from laws import cdf
-from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.monitor import (
     CONTINUES,
     ENDED,
     STARTED,
+    Holdings,
     MonitorState,
     ThresholdMonitor,
     UpItems,
 )
 from privstream.mechanisms.noise.discrete import ONE
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sorted_runs import UserCounters
 from scipy import stats
 
 # Little noise and thresholds of a few people, so that small data has items that start, continue and end.

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, check_order_and_snapshots, goes_up, holdings, ids, run, streams
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.paper import paper
+from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate, paper
+from privstream.mechanisms.monitor.monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from scipy import stats
 
 # Little noise and thresholds of a few people, so that small data has hits, misses and dropped people.
