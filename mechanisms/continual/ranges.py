@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.mechanism import Mechanism, State
-from privstream.mechanisms.noise.running import EpochNoise
+from privstream.mechanisms.noise.running import EpochNoise, sums_noise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee

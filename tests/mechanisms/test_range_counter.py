@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.predecessor import bounds, longest_cover
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
+from privstream.mechanisms.noise.running import sums_noise
 from privstream.mechanisms.noise.tails import NoiseSum
 
 EXACT = 1e7  # an epsilon at which all noise is 0

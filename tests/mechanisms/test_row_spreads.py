@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.ranges import RangeCounter, Updates
+from privstream.mechanisms.noise.running import sums_noise
 from privstream.mechanisms.noise.sources import SeededNoise
 
 DRAWS = 4000

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.running import (
@@ -14,6 +13,7 @@ from privstream.mechanisms.noise.running import (
     ToeplitzNoise,
     _most_digits,
     plain_digits,
+    sums_noise,
 )
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
