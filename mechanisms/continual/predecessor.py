@@ -20,6 +20,7 @@ from privstream.mechanisms.continual.ranges import (
     checked_points,
     cover,
     history,
+    of_each,
     updated,
 )
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, Geometric, SymmetricNoise
@@ -33,6 +34,7 @@ NO_POINT = 0
 NO_DISTANCE = NOTHING = -1
 _BASE = 4  # of trees of complete nodes: the least variance of Gaussian noise, or nearly, for all horizons
 _TYPICAL_STEPS = _TYPICAL_INTERVALS = 1 << 10
+_POWERS = np.int64(1) << np.arange(63)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,19 +76,9 @@ class IncrementalState:
     activated: int = 1  # intervals so far
 
 
-def level_below_root(numbers: Integers) -> Integers:
-    """Return floor(log2) of each number, exactly."""
-    depth, rest = np.zeros(len(numbers), np.int64), numbers.copy()
-    for shift in (32, 16, 8, 4, 2, 1):
-        high = rest >> shift > 0
-        depth[high] += shift
-        rest[high] >>= shift
-    return depth
-
-
 def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
     """Return the first point of each dyadic interval, and the first one after it; 1 is the root, n has 2 n, 2 n + 1."""
-    levels = height - level_below_root(numbers)
+    levels = height + 1 - np.searchsorted(_POWERS, numbers, side="right")
     starts = (numbers << levels) - (np.int64(1) << height)
     return starts, starts + (np.int64(1) << levels)
 
@@ -172,9 +164,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
             order = np.argsort(bounds(numbers, self.height)[0], kind="stable")
             numbers, births, activated = numbers[order], births[order], activated + len(children)
             tested = np.flatnonzero(births >= activated - len(children))
-        after = IncrementalState(
-            step=step, points=points, numbers=numbers, births=births, marked=marked, activated=activated
-        )
+        columns = {"points": points, "numbers": numbers, "births": births, "marked": marked}
+        after = IncrementalState(step=step, activated=activated, **columns)
         return after, self._answers(after, asked)
 
     def _hits(
@@ -252,9 +243,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         most = np.where(large, self.thresholds(state.births, step), after - first)
         sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
-        sizes, place = np.unique(numbers[high] - numbers[low], return_inverse=True)
-        margins = np.array([self._margin(size, step) for size in sizes.tolist()], np.int64)
-        return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins[place], ends - starts))
+        margins = of_each(numbers[high] - numbers[low], lambda size: self._margin(size, step))
+        return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins, ends - starts))
 
     def _large(self, sizes: Integers, step: int) -> NDArray[np.bool_]:
         """Return which intervals are larger than a threshold: points of others are at most as many as places."""
@@ -268,11 +258,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
         parts = ((self.tau.scale, number),), ((self.mu.scale, number),)
         return NoiseSum(*parts).quantile(math.log(self.beta / 2) - log_sets)
-
-
-def longest_cover(height: int) -> int:
-    """Return of how many dyadic intervals a range is the sum at most."""
-    return max(1, 2 * height - 2)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -345,14 +330,13 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
 
     def error(self, step: int) -> int:
         """Return the error of the class docstring at steps 1 .. `step`."""
-        most = longest_cover(self.height)
+        most = max(1, 2 * self.height - 2)  # intervals that a range is the sum of
         return 2 * self.noise.tail_bound(step, self._tail(step), most, so_far=True) + 1
 
     def alphas(self, step: int, low: Integers, high: Integers) -> Integers:
         """Return the errors of the counts of ranges that begin or end at a query."""
-        sizes, place = np.unique(np.bincount(self._cover(low, high)[0]), return_inverse=True)
         tail = self._tail(step)
-        return np.array([self.noise.tail_bound(step, tail, size) for size in sizes.tolist()], np.int64)[place]
+        return of_each(np.bincount(self._cover(low, high)[0]), lambda size: self.noise.tail_bound(step, tail, size))
 
     def _tail(self, step: int) -> float:
         """Return the failure probability of the count of one range at a step, on one side."""
@@ -367,21 +351,16 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
             ValueError, TypeError: points or queries have another type or shape, or are outside of the universe.
         """
         asked = checked_points("queries", given.queries, self.universe)
-        after = self._updated(state, given.updates)
-        source = self._source(noise)
-        before, low = self._nearest(after, asked, 1, -1, source)
-        beyond, high = self._nearest(after, asked, self.universe, 1, source)
-        return after, Neighbours.of(asked, before, beyond, np.maximum(low, high))
-
-    def _updated(self, state: DynamicState, updates: Updates) -> DynamicState:
-        """Return the state after one step with these updates."""
-        step = self._step_number(state.step + 1)
-        points, new, gone = updated(state.points, updates, self.universe)
+        step, source = self._step_number(state.step + 1), self._source(noise)
+        points, new, gone = updated(state.points, given.updates, self.universe)
         digest = history(state.digest, new, gone)
         ends = np.unique([end for *_, end in self._nodes(step)])
         known = np.concatenate([state.digests, np.frombuffer(digest, np.uint8)[None, :]])
         digests = known[np.searchsorted(np.append(state.ends, step), ends)]
-        return DynamicState(step=step, points=points, ends=ends, digests=digests, digest=digest)
+        after = DynamicState(step=step, points=points, ends=ends, digests=digests, digest=digest)
+        before, low = self._nearest(after, asked, 1, -1, source)
+        beyond, high = self._nearest(after, asked, self.universe, 1, source)
+        return after, Neighbours.of(asked, before, beyond, np.maximum(low, high))
 
     def _nearest(
         self, state: DynamicState, asked: Integers, edge: int, direction: int, noise: NoiseSource
