@@ -44,11 +44,6 @@ class LinearAnswers(NamedTuple):
     values: Floats
     measured: NDArray[np.bool_]
 
-    @property
-    def answered(self) -> int:
-        """Number of queries answered."""
-        return len(self.values)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:

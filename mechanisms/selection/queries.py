@@ -114,7 +114,7 @@ def leaders(totals: NDArray[Any], count: int) -> Integers:
     return chosen[np.lexsort((chosen, -totals[chosen]))]
 
 
-def excess_quantile(query: Geometric, threshold: Geometric, beta: float) -> float:
+def excess_quantile(query: Geometric | DiscreteLaplace, threshold: Geometric | DiscreteLaplace, beta: float) -> float:
     """Return a t such that a gap exceeds the truth by more than t with probability <= beta, the least up to about 1/2.
 
     The error of a gap is the query's noise A minus the threshold's B, each less its mean: docs/proofs/free_gap.md,

@@ -55,11 +55,6 @@ class Answers(NamedTuple):
     numbers: Floats  # (m,)
     branches: Integers  # (m,): branch 0 costs the full price, branch j that price divided by 2^j
 
-    @property
-    def answered(self) -> int:
-        """Number of queries answered."""
-        return len(self.hits)
-
 
 class Selection(NamedTuple):
     """Indices of the selected queries, the largest first, the gap of each to the threshold, and the epsilon spent."""
@@ -109,7 +104,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     monotone: bool = False  # see `QueryMechanism`; for gaps alone
     branches: int = 1  # from 1 to 32; 1 without gaps
     margin: float = 2.0  # what branches from 1 on demand, in standard deviations of their query noise
-    threshold_share: float | None = None  # of epsilon, with gaps, in (0, 1); None for that of least gap variance
     noise_label = "sparse vector"
     state_type = Progress
     public = ("all parameters", "the thresholds", "the number of queries")
@@ -123,12 +117,10 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         checks.one_of("publish", self.publish, PUBLISHED)
         checks.integer("branches", self.branches, minimum=1, maximum=MOST_BRANCHES)
         checks.non_negative("margin", self.margin)
-        if self.threshold_share is not None:
-            checks.probability("threshold_share", self.threshold_share)
         if self.publish == GAPS and self.delta > 0:
             raise ValueError(f"delta must be 0 with gaps, got {self.delta}")
-        if self.publish != GAPS and (self.monotone or self.branches > 1 or self.threshold_share is not None):
-            raise ValueError("monotone, branches and threshold_share must be given with gaps alone")
+        if self.publish != GAPS and (self.monotone or self.branches > 1):
+            raise ValueError("monotone and branches must be given with gaps alone")
         self._check_queries(self.threshold_scale, self.query_scale, math.ldexp(self.query_scale, self.branches - 1))
         if self.publish == VALUES:
             _ = DiscreteLaplace(self.value_scale)
@@ -157,10 +149,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
     @property
     def threshold_epsilon(self) -> float:
-        """The part of epsilon that the threshold costs, with gaps."""
-        # Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
-        best = 1 / (1 + math.cbrt(((1 if self.monotone else 2) * self.max_hits) ** 2))
-        return self.epsilon * (best if self.threshold_share is None else self.threshold_share)
+        """The part of epsilon that the threshold costs, with gaps: that of least variance (Ding et al., 5.1)."""
+        return self.epsilon / (1 + math.cbrt(((1 if self.monotone else 2) * self.max_hits) ** 2))
 
     @property
     def hit_epsilon(self) -> float:
@@ -191,11 +181,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     @property
     def threshold_law(self) -> Geometric | DiscreteLaplace:
         """The noise of the threshold: geometric with gaps, else discrete Laplace."""
-        return self._law(self.threshold_scale)
+        return (Geometric if self.publish == GAPS else DiscreteLaplace)(self.threshold_scale)
 
     def query_law(self, branch: int = 0) -> Geometric | DiscreteLaplace:
         """Return the noise of a query in one branch."""
-        return self._law(math.ldexp(self.query_scale, branch))
+        return (Geometric if self.publish == GAPS else DiscreteLaplace)(math.ldexp(self.query_scale, branch))
 
     def least_gap(self, branch: int) -> float:
         """Return the least gap that hits in one branch."""
@@ -237,10 +227,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         return state.units > (self.max_hits - 1) * self._price
 
     def spent(self, state: Progress) -> float:
-        """Return the epsilon that the run has really used so far; what remains may be spent otherwise once it is over.
-
-        For delta > 0 hits do not add up, and the first query spends all.
-        """
+        """Return the epsilon that the run has used so far; with delta > 0 the first query spends all."""
         if not state.asked or self.delta > 0:
             return self.epsilon if state.asked else 0.0
         if self.publish == GAPS:
@@ -256,9 +243,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         nevertheless, every bound is wrong.
         """
         wrong = (1 - checks.probability("confidence", confidence)) / self.branches
-        threshold = Geometric(self.threshold_scale)
-        laws = (Geometric(math.ldexp(self.query_scale, branch)) for branch in range(self.branches))
-        below = np.array([excess_quantile(law, threshold, wrong) for law in laws])
+        laws = map(self.query_law, range(self.branches))
+        below = np.array([excess_quantile(law, self.threshold_law, wrong) for law in laws])
         return np.asarray(answers.numbers - below[answers.branches])
 
     def step(
@@ -268,8 +254,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
         True values are integers (n,), private; public thresholds, one or n, may take the place of `threshold`. There
         are fewer than n answers if the run halts before the last query. A vector is answered in pieces as it is at
-        once. Every run needs noise of its own, which depends on a query's position and on its true value where it is
-        published: a replay repeats the answer, a replay with other data does not repeat the noise.
+        once. Every run needs noise of its own, which is bound to positions, and to values where they are published.
 
         Raises:
             BudgetSpent: the run had halted before.
@@ -346,9 +331,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         found = np.flatnonzero(branches >= 0)
         return found, branches[found]
 
-    def _law(self, scale: float) -> Geometric | DiscreteLaplace:
-        return Geometric(scale) if self.publish == GAPS else DiscreteLaplace(scale)
-
     def _centre(self, branch: int) -> float:
         """Return the mean of the noise of a gap."""
         return self.query_law(branch).mean - self.threshold_law.mean
@@ -361,10 +343,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
 @functools.lru_cache(maxsize=1024)
 def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> float:
-    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale.
-
-    For delta = 0 that is `changes` * `max_hits` / epsilon, and for delta > 0 never more.
-    """
+    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale."""
     pure = changes * max_hits / epsilon
     if delta == 0:
         return pure
