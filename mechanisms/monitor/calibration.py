@@ -6,7 +6,7 @@ import functools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,8 +36,6 @@ LARGEST_HITS = 65_535
 LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
 CLEAR = 1e-9  # people: a detection threshold is not missed by rounding
 REST = math.log(2) * WORD_BITS  # -ln of the least probability that a table has
-
-AnyCalibration = TypeVar("AnyCalibration", bound="Calibration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +144,17 @@ class Calibration:
         return -np.expm1(-self.hazard(counts))
 
     @property
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - equal calibrations share a table, which is costly
     def threshold_law(self) -> IntegerLaw:
         """The law of max(T, 0), of max(T, 1) in an unknown domain, or of T with rules, exact to 128 bits."""
-        return _threshold_law(self)
+        budget, rate = self.budget, PRECISE.mpf(self.eta)
+        growth = PRECISE.exp(rate)
+        if budget.domain == "unknown":
+            unit = PRECISE.mpf(budget.domain_hazard) / (growth - 1)
+            return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
+        unit = PRECISE.exp(-rate * PRECISE.mpf(self.threshold))
+        first = math.floor(self.threshold - REST / self.eta) if budget.domain == "rules" else 0
+        return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * growth**k))
 
     def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
         """Return hidden thresholds T, one per label, int64 (n,)."""
@@ -172,9 +178,13 @@ class Calibration:
         return np.exp(np.minimum(exponent, LARGEST_EXPONENT))
 
     @property
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - as above
     def end_law(self) -> IntegerLaw:
         """The law of max(T', 0), or of T' with rules, exact to 128 bits."""
-        return _end_law(self)
+        rate, place = PRECISE.mpf(self.eta), PRECISE.mpf(self.end_threshold)
+        lowest = math.floor(self.end_threshold - math.log(REST) / self.eta)
+        first = lowest if self.budget.domain == "rules" else 0
+        return IntegerLaw.from_survival(first, lambda k: -PRECISE.expm1(-PRECISE.exp(-rate * (k - place))))
 
     @property
     def reach(self) -> float:
@@ -213,6 +223,14 @@ class Calibration:
         """The privacy curve of hits and misses alone, without noisy counts and without the domain."""
         return _curve(self.eta, self.budget.max_hits, statuses=self.up_steps is not None)
 
+    def with_counts(self) -> Self:
+        """Return the same with noise for the counts of hits, if `count_share` pays for any."""
+        budget = self.budget
+        if not budget.count_share:
+            return self
+        shift = shift_beside(self.hits_curve, budget.epsilon, budget.hits_delta)
+        return replace(self, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
+
     @property
     def proof(self) -> str:
         """Where the curve of hits and misses, with the domain, is proved."""
@@ -231,35 +249,6 @@ class Calibration:
 
 def _curve(eta: float, charges: int, *, statuses: bool) -> ClockCurve | StatusCurve:
     return StatusCurve(eta=eta, charges=charges) if statuses else ClockCurve(eta=eta, clocks=charges)
-
-
-@functools.lru_cache(maxsize=64)
-def _threshold_law(calibration: Calibration) -> IntegerLaw:
-    budget, rate = calibration.budget, PRECISE.mpf(calibration.eta)
-    growth, place = PRECISE.exp(rate), calibration.threshold
-    if budget.domain == "unknown":
-        unit = PRECISE.mpf(budget.domain_hazard) / (growth - 1)
-        return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
-    unit = PRECISE.exp(-rate * PRECISE.mpf(place))
-    first = math.floor(place - REST / calibration.eta) if budget.domain == "rules" else 0
-    return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * growth**k))
-
-
-@functools.lru_cache(maxsize=64)
-def _end_law(calibration: Calibration) -> IntegerLaw:
-    rate, place = PRECISE.mpf(calibration.eta), PRECISE.mpf(calibration.end_threshold)
-    lowest = math.floor(calibration.end_threshold - math.log(REST) / calibration.eta)
-    first = lowest if calibration.budget.domain == "rules" else 0
-    return IntegerLaw.from_survival(first, lambda k: -PRECISE.expm1(-PRECISE.exp(-rate * (k - place))))
-
-
-def with_counts(calibration: AnyCalibration) -> AnyCalibration:
-    """Return a calibration with noise for the counts of its hits, if `count_share` pays for any."""
-    budget = calibration.budget
-    if not budget.count_share:
-        return calibration
-    shift = shift_beside(calibration.hits_curve, budget.epsilon, budget.hits_delta)
-    return replace(calibration, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
 
 
 @functools.lru_cache(maxsize=64)
@@ -292,7 +281,7 @@ def calibrate(budget: MonitorBudget, up_steps: int | None = None) -> Calibration
             f"epsilon must be large enough for thresholds of at most {LARGEST_TABLE:,} people, got "
             f"{budget.epsilon}: at this budget they reach {found.reach:,.0f}"
         )
-    return with_counts(found)
+    return found.with_counts()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,4 +353,4 @@ def paper(budget: MonitorBudget) -> PaperCalibration:
     scale = log * (75 * (budget.max_hits + 1) / log + 25) / budget.hits_epsilon
     if scale < LEAST_SCALE:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
-    return with_counts(PaperCalibration(budget=budget, eta=0.1 / (scale * math.log(scale)), inner_scale=scale))
+    return PaperCalibration(budget=budget, eta=0.1 / (scale * math.log(scale)), inner_scale=scale).with_counts()
