@@ -151,21 +151,17 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     With `starts` items are public rules, such as "at least 500 people, until 400", each with thresholds of its own.
 
     Privacy:
-        Unit: one person over the whole run, added or removed: `guarantee`. Inputs may depend on everything published.
-        Assumes that each person enters at most `items_per_step` items a step, which is checked, and, with an unknown
-        domain, takes part in at most `horizon` steps: with `first_step` the monitor refuses other steps; without it
-        the caller must cap each person's participation. While an item is up, and with rules, every step must be
-        decided, also if nobody has anything, which `step` checks. Public: all fields, the steps, the hits or statuses,
-        and their noisy counts.
+        Unit: one person over the whole run, added or removed. Inputs may depend on everything published. Each person
+        enters at most `items_per_step` items a step, and there are at most `horizon` steps, which is checked. While an
+        item is up, and with rules, every step must be decided, also if nobody has anything, which `step` checks.
+        Public: all fields, the steps, the hits or statuses, and their noisy counts. Two monitors that look at the same
+        people in different ways must have different labels, or their answers together would give noise away.
 
     Accuracy:
         `detection_threshold`: the number of people, not yet dropped, from which an item is reported, or goes up at once
         and stays up, with probability 1 - beta, jointly over `tests` tests (and `up_steps` of items that are up). With
         an unknown domain, items that nobody has are never reported. With rules: by how much a number of people must
         pass a threshold, or miss it, for all `tests` tests to go as they should; in between a rule stays as it is.
-
-    Monitors that differ in any field draw different noise from one key; two that look at the same people in different
-    ways must have different labels, or their answers together would give noise away.
 
     Example:
         >>> from dataclasses import replace
@@ -184,8 +180,8 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     count_share: float = 0.25  # share of epsilon for noisy counts of what is charged; 0 publishes none
     label: str = ""  # says what the steps and items are
     domain_size: int | None = None  # public items are 0 .. domain_size - 1; None: items exist as somebody has them
-    horizon: int | None = None  # steps that one person takes part in at most; None with public items alone
-    first_step: int | None = None  # public number of the first step of the horizon
+    horizon: int | None = None  # steps of the run at most; None with public items alone
+    first_step: int = 0  # public number of the first step of the horizon
     items_per_step: int = 1  # items that one person has in a step at most, 1 to 65535; any number of rules
     tests: int | None = None  # for the accuracy; None for domain_size * horizon, or a million
     calibration: str = "clock"  # "status"; or "paper" for the clock's constants as published, for a public domain
@@ -200,8 +196,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         for name in ("domain_size", "horizon", "tests", "up_steps"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), minimum=1)
-        if self.first_step is not None:
-            checks.integer("first_step", self.first_step, minimum=0)
+        checks.integer("first_step", self.first_step, minimum=0)
         checks.integer("items_per_step", self.items_per_step, minimum=1, maximum=LARGEST_HITS)
         if self._size is None and self.horizon is None:
             raise ValueError("horizon must be given without a public list of items")
@@ -259,7 +254,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
             unit=PERSON,
             epsilon=self.epsilon,
             delta=self.delta,
-            horizon=None if self.first_step is None else self.horizon,
+            horizon=self.horizon,
             limits=tuple(limits),
             public=("all parameters", f"the steps, the {published}{' and their noisy counts' * counted}"),
             adaptivity="The adversary may choose all data of each step knowing everything published before it.",
@@ -344,7 +339,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     def _check(self, holdings: Holdings) -> None:
         """Refuse steps outside of the horizon, and holdings in which one person counts more than is paid for."""
         step, first = holdings.step, self.first_step
-        if first is not None and not first <= step < first + (self.horizon or step + 1):
+        if not first <= step < first + (self.horizon or step + 1):
             last = f" and < {first + self.horizon}" if self.horizon else ""
             raise HorizonExceeded(f"step must be >= {first}{last}, got {step}")
         if self._size is not None and np.any(holdings.items >= np.uint64(self._size)):
