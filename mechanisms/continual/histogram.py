@@ -109,7 +109,7 @@ class AnchoredPartition:
         return self.unseen(step, interval) // 2
 
     def error_at(self, step: int, interval: int) -> int:
-        """Return how far answers are off at most at step 1, 2, .., after a number of intervals."""
+        """Return how far answers are off at most at step 1, 2, .., after a number of intervals, which answers show."""
         return self.anchor_bound(interval) + (self.unseen(step, interval) + 1) // 2
 
     def error(self, growth: int, step: int) -> int:
@@ -125,10 +125,7 @@ class AnchoredPartition:
         return values.astype(np.float64)
 
     def level(self, step: int, interval: int, gap: float, noise: NoiseSource) -> float:
-        """Return what `gap`, the largest of values - base, must exceed to end the interval, with noise bound to it.
-
-        `noise` is that of the interval alone, and of the sums published at its start.
-        """
+        """Return what `gap`, the largest of values - base, must exceed to end the interval that has this noise."""
         mu, tau = map(Geometric, self.scales)
         level = tau.draw(noise.derive("anchored tau"), np.array([interval], np.uint64))[0]
         source = noise.derive("anchored mu")
@@ -146,9 +143,8 @@ class AnchoredPartition:
 class PaperPartition:
     """Algorithm 2 or, with thresholds, Algorithm 9; with delta > 0, of Appendix D. See `AnchoredPartition`.
 
-    The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
-    What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is integer noise of the
-    same scale, which exceeds a bound of continuous noise by half of one.
+    The listing has `moves` = 1; all its noise is scaled by `moves`. What it leaves open, or has wrong, is read as in
+    docs/proofs/errata.md. All noise is of integers, which exceeds a bound of continuous noise by half of one.
     """
 
     epsilon: float  # of everything
@@ -266,16 +262,13 @@ class HistogramQueries(Mechanism[HistogramState]):
 
     Sums are published only when some query has grown by about K since they last were; until then half of what can have
     been missed is added to them. The error depends on how large the answers are, hardly on the length of the stream.
-
     With `thresholds` it publishes a flag for each column in place of answers: whether its estimate has reached its
-    threshold; flags stay up. In mode "paper" that is AboveThreshold in many dimensions: one test per step for all
-    columns, and a look at the columns one by one only when it says that some flag should go up.
+    threshold; flags stay up. In mode "paper" that is AboveThreshold in many dimensions.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        one row, or person, added or removed. Public: all fields, the number of steps. The inputs may depend on all
-        answers. All noise is bound to the data. A query of the caller's (`Monotone`) must keep its promises.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in it. Rows have entries 0
+        or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Public: all fields, the
+        number of steps. Inputs may depend on all answers. A query of the caller's (`Monotone`) must keep its promises.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
@@ -410,20 +403,13 @@ class HistogramQueries(Mechanism[HistogramState]):
         return np.concatenate([query.values(sums[None, :])[0] for query in self.queries])
 
     def error(self, largest: int, step: int | None = None) -> int:
-        """Return the error of the class docstring up to `step`, while no query exceeds `largest`.
-
-        Without `step` it is the horizon, or, if that is unknown, `largest`: as if each step added something.
-        """
+        """Return the error of the class docstring; without `step` at the horizon, or at step `largest`."""
         checks.integer("largest", largest, minimum=0)
         last = (self.horizon or max(1, largest)) if step is None else checks.step(step, self.horizon or step)
         return self.partition.error(self._tracked * largest, last)
 
     def error_bound(self, step: int, interval: int) -> int:
-        """Return how far answers are off at most at step 1, 2, ..: with probability 1 - beta, all of them at all steps.
-
-        The bound depends on the step and on how many intervals have ended, which the answers show anyway. See
-        docs/proofs/live_histograms.md.
-        """
+        """Return how far answers are off at most at a step: with probability 1 - beta, all of them at all steps."""
         return self.partition.error_at(step, interval)
 
     @override

@@ -95,14 +95,12 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     """Finds points near to queries, below and above, while points are inserted and never deleted.
 
     A dyadic interval becomes *marked* at the first step at which count + mu > K + tau, tau (one for each interval) and
-    mu (one for each test) geometric, which hardly happens without a point. An answer is read from these marks. The root
-    is active from the start; a marked interval activates its children, which are tested in the same step. So memory and
-    time grow with the points and not with the universe.
+    mu (one for each test) geometric, which hardly happens without a point. Answers are read from these marks. The root
+    is active from the start; a marked interval activates its children, which are tested in the same step.
 
     Privacy:
-        Unit: one insertion over the whole run, added or removed. epsilon-DP for all marks together: a point is in
-        ceil(log2 universe) + 1 intervals with an even share of epsilon each. Public: all fields and the number of
-        steps; queries are answered from published marks and may be anything. Insertions may depend on all answers.
+        Unit: one insertion over the whole run, added or removed. epsilon-DP for all marks together. Public: all fields
+        and the number of steps; queries may be anything. Insertions may depend on all answers.
 
     Accuracy:
         With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
@@ -142,8 +140,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError, TypeError: a point is deleted, or points or queries have another type or shape, or are outside
-                of the universe.
+            ValueError, TypeError: a point is deleted, or points or queries are none of the universe.
         """
         asked, updates = checked_points("queries", given.queries, self.universe), given.updates
         step, source = self._step_number(state.step + 1), self._source(noise).derive("finished")
@@ -275,10 +272,9 @@ class DynamicState:
 class DynamicPredecessor(PointMechanism[DynamicState]):
     """Finds points near to queries, below and above, while points are inserted and deleted, by counting in ranges.
 
-    Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
-    them; noise is a function of labels, drawn when a range is looked at. The answer to q is an x at which the noisy
-    count of [x, q] passes alpha, the error of this count: it is above its alpha for x and not for x + 1. It is found by
-    bisection; where the count of [1, q] is not above, there is none.
+    Every dyadic interval of the universe has a continual counter, whose noise is drawn when a range is looked at. The
+    answer to q is an x at which the noisy count of [x, q] passes alpha, the error of this count, found by bisection;
+    where the count of [1, q] is not above, there is none.
 
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), added or removed; see
@@ -286,9 +282,7 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
         docs/proofs/range_counting.md, section 4.
 
     Accuracy:
-        With probability 1 - beta, for updates and queries that do not depend on answers: an answer x to q has a point
-        between x and q, and at most `errors` of them; where there is no answer there are at most as many on that side.
-        `error(step)` is no less, whatever the answer.
+        As of `IncrementalPredecessor`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise

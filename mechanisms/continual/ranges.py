@@ -223,10 +223,8 @@ class RangeCounter(PointMechanism[RangeState]):
 
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), added or removed. Points are a set:
-        inserting a member or deleting a non-member does nothing. An update moves the counters of V nodes by 1; the next
-        update of the same point may then count in one world and not in the other, and move them back. Public: all
-        fields, the number of steps. Updates may depend on all earlier answers. Replays:
-        docs/proofs/range_counting.md, section 4.
+        inserting a member or deleting a non-member does nothing. Public: all fields, the number of steps. Updates may
+        depend on all earlier answers.
 
     Accuracy:
         `errors(step)`: with probability 1 - beta no answer at any step is off by more, with updates that do not depend

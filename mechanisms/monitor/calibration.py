@@ -42,11 +42,9 @@ REST = math.log(2) * WORD_BITS  # -ln of the least probability that a table has
 class MonitorBudget:
     """What a monitor may spend, and on whom, by fields of `ThresholdMonitor`; all of them are public.
 
-    Attributes:
-        domain: "known": every item of a public domain is tested at every step; "rules": likewise, and each item brings
-            thresholds of its own, to which those here are added; "unknown": only items that somebody holds are tested,
-            so being tested at all must be hidden.
-        tests_per_person: tests of an unknown domain that one person takes part in at most, >= 1.
+    The domain is "known": every item of a public domain is tested at every step; "rules": likewise, and each item
+    brings thresholds of its own, to which those here are added; or "unknown": only items that somebody holds are
+    tested, so being tested at all must be hidden.
     """
 
     epsilon: float
@@ -55,7 +53,7 @@ class MonitorBudget:
     tests: int
     beta: float
     domain: str = "known"
-    tests_per_person: int | None = None
+    tests_per_person: int | None = None  # of an unknown domain, that one person takes part in at most
     count_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -115,11 +113,7 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """The count at which H is one, or would be.
-
-        With rules it is by how much their thresholds are moved away from each other, so that both kinds of errors have
-        one margin.
-        """
+        """The count at which H is one, or would be; with rules, how far apart their thresholds are moved."""
         budget = self.budget
         if budget.domain == "unknown":
             return (math.log(math.expm1(self.eta)) - math.log(budget.domain_hazard)) / self.eta
@@ -162,10 +156,7 @@ class Calibration:
 
     @functools.cached_property
     def end_threshold(self) -> float:
-        """t': the count at which the hazard of going down is one.
-
-        So low that an item with the detection threshold stays up, and so high that an item of nobody goes down.
-        """
+        """t', where the hazard of going down is one: items that just went up stay, those of nobody go down."""
         if self.budget.domain == "rules":
             return -self.threshold
         margin = math.log(4 * (self.up_steps or 1) / self.budget.beta)  # -ln of the chance of one wrong down-test
@@ -197,9 +188,8 @@ class Calibration:
     def detection_threshold(self, tests: int, beta: float) -> int:
         """Return the least count that is found with probability 1 - beta in each of `tests` tests at once.
 
-        Half of beta is left to items wrongly reported. With statuses a quarter is for `tests` up-tests and a quarter
-        for `up_steps` down-tests, so that an item with this count starts at once and does not end. With rules: the
-        margin by which a threshold must be passed, or missed, for a number of tests of both kinds to go as they should.
+        Half of beta is left to items wrongly reported. With statuses an item with this count starts at once and does
+        not end. With rules: the margin by which a threshold must be passed, or missed, for all tests to go right.
         """
         tests, beta = checks.integer("tests", tests, minimum=1), checks.probability("beta", beta)
         if self.budget.domain == "rules":
@@ -220,7 +210,7 @@ class Calibration:
 
     @functools.cached_property
     def hits_curve(self) -> PrivacyCurve:
-        """The privacy curve of hits and misses alone, without noisy counts and without the domain."""
+        """The privacy curve of hits and misses alone."""
         return _curve(self.eta, self.budget.max_hits, statuses=self.up_steps is not None)
 
     def with_counts(self) -> Self:

@@ -25,17 +25,14 @@ _SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and 
 class QueryMechanism(ABC):
     """A mechanism on integer queries, none of which one unit that is added or removed moves by more than 1.
 
-    Attributes:
-        epsilon: privacy loss of the whole run, or of one selection, > 0.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Needs half the noise on queries.
-
     A parameter that a subclass does not have is as it is here.
     """
 
-    epsilon: float
+    epsilon: float  # privacy loss of the whole run, or of one selection, > 0
     delta: float = 0.0
     monotone: bool = False
+    """Whether one change of the data moves all queries in one direction, as adding a person does: half the noise."""
+
     proof: ClassVar[str] = ""
     public: ClassVar[tuple[str, ...]] = ("all parameters", "the number of queries and their order")
     adaptivity: ClassVar[str] = "The queries may depend on everything published before."

@@ -45,14 +45,10 @@ class Progress:
 
 
 class Answers(NamedTuple):
-    """Hit or miss for the first queries of a step, in order, and for each hit what is published of it.
-
-    Numbers are noisy values, or gaps, which estimate value - threshold without bias (before it is known that the query
-    hits); there are none if only hits are published.
-    """
+    """Hit or miss for the first queries of a step, in order, and for each hit what is published of it."""
 
     hits: NDArray[np.bool_]  # (n,): fewer than asked if the run halted
-    numbers: Floats  # (m,)
+    numbers: Floats  # (m,): noisy values, or gaps, which estimate value - threshold; none if only hits are published
     branches: Integers  # (m,): branch 0 costs the full price, branch j that price divided by 2^j
 
 
@@ -238,9 +234,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     def lower_bounds(self, answers: Answers, confidence: float) -> Floats:
         """Return lower confidence bounds of value - threshold for the hits.
 
-        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence, of which
-        each branch gets an equal part. This is not so among hits alone: of queries far below their threshold that hit
-        nevertheless, every bound is wrong.
+        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence. This is
+        not so among hits alone: of queries far below their threshold that hit nevertheless, every bound is wrong.
         """
         wrong = (1 - checks.probability("confidence", confidence)) / self.branches
         laws = map(self.query_law, range(self.branches))
@@ -271,10 +266,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         """Select up to `max_hits` of the largest queries above the threshold, in noisy order, with their gaps.
 
         The guarantee holds for each call by itself; one that selects m queries has used the epsilon of the threshold
-        and of m hits. The order of the queries must not depend on the data.
-
-        Raises:
-            ValueError: gaps are not published, there are several branches, or there is no query.
+        and of m hits. The order of the queries must not depend on the data. Needs gaps, and one branch.
         """
         queries = integers("values", values)
         if self.publish != GAPS or self.branches > 1 or not len(queries):

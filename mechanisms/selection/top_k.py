@@ -40,9 +40,8 @@ MOST_MEASURES = 1_000_000  # of one person: what is accounted for within a minut
 def gaps_between(totals: Integers, order: Integers) -> Integers:
     """Return how far each leader but the last is ahead of the next one.
 
-    The last gap, to a runner-up whose identity stays secret, is the margin to the least value that would still have
-    been selected: one less than the difference where the runner-up would win a tie. The plain difference would not be
-    private (docs/proofs/free_gap.md).
+    The last gap, to a runner-up who stays secret, is the margin to the least value that would still have been selected:
+    one less than the difference where the runner-up would win a tie. The plain difference would not be private.
     """
     gaps: Integers = -np.diff(totals[order])
     if len(gaps):
@@ -51,25 +50,20 @@ def gaps_between(totals: Integers, order: Integers) -> Integers:
 
 
 class TopSelection(NamedTuple):
-    """Indices of the selected queries, the largest first, the gap of each to the next best, and the epsilon spent.
+    """What `NoisyTopK.select` returns."""
 
-    If a threshold ended the list, `threshold_gap` is the gap of the threshold to the best query below it, and the last
-    of `gaps` is a gap to the threshold. Otherwise it is None.
-    """
-
-    indices: Integers
-    gaps: Integers
-    threshold_gap: int | None
-    spent: float
+    indices: Integers  # of the selected queries, the largest first
+    gaps: Integers  # of each to the next best one, or to the threshold that ended the list
+    threshold_gap: int | None  # of that threshold to the best query below it
+    spent: float  # of epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTopK(QueryMechanism):
     """Selects the `top` queries whose noisy values are largest, with the gaps between them; `top` = 1 is noisy max.
 
-    Gap i is the noisy value of the i-th selected query minus that of the next one; the last gap is to the best query
-    that was not selected, whose index stays secret (`gaps_between`). Ties go to the lower index. With a `threshold`
-    (hybrid) the list ends where it is reached: it competes as a query of its own, with noise.
+    The last gap is to the best query that was not selected, whose index stays secret (`gaps_between`). Ties go to the
+    lower index. With a `threshold` (hybrid) the list ends where it is reached: it competes as a query of its own.
 
     Privacy:
         Unit: one change of the data that moves no query by more than 1.
@@ -79,8 +73,7 @@ class NoisyTopK(QueryMechanism):
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. The noise of a gap has twice the variance of `law`,
-        as if the selection did not depend on it.
+        reached, by more than `accuracy(queries, beta)`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -127,13 +120,9 @@ class NoisyTopK(QueryMechanism):
         return float(self.law.tail_quantile(checks.probability("beta", beta) / contestants))
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
-        """Select queries by their true values, integers (n,), private; each selection needs noise of its own.
+        """Select queries by their true values, integers (n,), private, more than `top`, the threshold being one.
 
-        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
-        data does not repeat the noise.
-
-        Raises:
-            ValueError: there are too few queries to select from.
+        Each selection needs noise of its own, which is bound to indices and values.
         """
         queries = integers("values", values)
         if self.threshold is not None:  # last, so that queries win ties against it
@@ -152,10 +141,7 @@ class NoisyTopK(QueryMechanism):
 
 
 class RankedCounts(NamedTuple):
-    """The selected counts, the largest first: index, gap to the next best, estimate, and its 95% interval.
-
-    Of an interval, which is >= 0, each one is meant by itself.
-    """
+    """The selected counts, the largest first: index, gap to the next best, estimate, and its own 95% interval."""
 
     indices: Integers
     gaps: Integers
@@ -223,7 +209,6 @@ class MeasuredTopK(QueryMechanism):
     @functools.cached_property
     @override
     def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of all releases together."""
         if self.delta == 0:
             return PureDp(self.epsilon)
         selections = self._selections(self.selection.epsilon)
@@ -266,11 +251,7 @@ class MeasuredTopK(QueryMechanism):
     def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
         """Select and measure the largest counts of one release; estimates and intervals in tenths.
 
-        True counts come in a public order, integers (n,), n > `top`; each release needs noise of its own. It depends
-        on index and true value: a replay repeats the answer, a replay with other data does not repeat the noise.
-
-        Raises:
-            ValueError: there are not more than `top` counts.
+        True counts come in a public order, integers (n,), n > `top`; each release needs noise of its own.
         """
         source = noise.derive("measured top-k", described(self))
         selected = self.selection.select(counts, source.derive("selection"))
@@ -362,11 +343,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
     def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
         """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
 
-        The index was selected with probability proportional to e^(utility / `utility_scale`), with other noise. The
-        gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
-
-        Raises:
-            ValueError: there are not two candidates, or `index` is none of them.
+        It is drawn by inverse CDF: a rejection loop would take time that depends on the data.
         """
         scaled = self._scaled(utilities)
         if not 0 <= checks.integer("index", index, minimum=0) < len(scaled):
