@@ -23,8 +23,7 @@ from .numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from .privacy.guarantee import PrivacyGuarantee
 from .privacy.units import PrivacyUnit
 from .selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from .selection.queries import QueryMechanism
-from .selection.sparse_vector import SparseVector
+from .selection.sparse_vector import QueryMechanism, SparseVector
 from .selection.top_k import ExponentialMechanismWithGap, MeasuredTopK, NoisyTopK
 
 __all__ = [

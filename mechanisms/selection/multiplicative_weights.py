@@ -15,8 +15,14 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve
-from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers
-from privstream.mechanisms.selection.sparse_vector import VALUES, Progress, SparseVector
+from privstream.mechanisms.selection.sparse_vector import (
+    LARGEST,
+    VALUES,
+    Progress,
+    QueryMechanism,
+    SparseVector,
+    integers,
+)
 from scipy import special
 from typing_extensions import override
 

@@ -29,7 +29,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, composed, integers, leaders, noisy
+from privstream.mechanisms.selection.sparse_vector import LARGEST, QueryMechanism, composed, integers, leaders, noisy
 from scipy import special
 from typing_extensions import override
 

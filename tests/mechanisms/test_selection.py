@@ -15,8 +15,7 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps, gap_p_value
 from privstream.mechanisms.privacy.accounting import PureComposition
-from privstream.mechanisms.selection.queries import excess_quantile, leaders
-from privstream.mechanisms.selection.sparse_vector import SparseVector
+from privstream.mechanisms.selection.sparse_vector import SparseVector, excess_quantile, leaders
 from privstream.mechanisms.selection.top_k import (
     ExponentialMechanismWithGap,
     MeasuredTopK,
