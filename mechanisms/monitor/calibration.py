@@ -133,10 +133,6 @@ class Calibration:
         """Return Pr[T > count] for each count, accurate also when tiny."""
         return np.exp(-self.hazard(counts))
 
-    def hit_probability(self, counts: ArrayLike) -> Floats:
-        """Return Pr[T <= count] for each count, accurate also when tiny."""
-        return -np.expm1(-self.hazard(counts))
-
     @property
     @functools.lru_cache(maxsize=64)  # noqa: B019 - equal calibrations share a table, which is costly
     def threshold_law(self) -> IntegerLaw:
@@ -211,7 +207,9 @@ class Calibration:
     @functools.cached_property
     def hits_curve(self) -> PrivacyCurve:
         """The privacy curve of hits and misses alone."""
-        return _curve(self.eta, self.budget.max_hits, statuses=self.up_steps is not None)
+        if self.up_steps is None:
+            return ClockCurve(eta=self.eta, clocks=self.budget.max_hits)
+        return StatusCurve(eta=self.eta, charges=self.budget.max_hits)
 
     def with_counts(self) -> Self:
         """Return the same with noise for the counts of hits, if `count_share` pays for any."""
@@ -237,33 +235,23 @@ class Calibration:
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
 
 
-def _curve(eta: float, charges: int, *, statuses: bool) -> ClockCurve | StatusCurve:
-    return StatusCurve(eta=eta, charges=charges) if statuses else ClockCurve(eta=eta, clocks=charges)
-
-
 @functools.lru_cache(maxsize=64)
 def calibrate(budget: MonitorBudget, up_steps: int | None = None) -> Calibration:
     """Return the least noise for which tests meet `budget` that charge for hits, or with `up_steps` for changes.
 
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
-    docs/proofs/clock.md, or of docs/proofs/status_monitor.md.
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run: `Calibration.proof`.
 
     Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
 
     Raises:
         ValueError: epsilon is so small that the law has no table, or `max_hits` too large for statuses.
-
-    Example:
-        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
-        >>> calibrate(budget).detection_threshold(10**6, 0.01), round(calibrate(budget, 100_000).noise_scale, 2)
-        (330, 15.24)
     """
-    goal, statuses = budget.hits_delta * (1 - ROUNDING), up_steps is not None
-    if statuses and budget.max_hits > LARGEST_CHARGES:
+    if up_steps is not None and budget.max_hits > LARGEST_CHARGES:
         raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
 
     def accept(eta: float) -> bool:  # delta does not decrease with eta
-        return _curve(eta, budget.max_hits, statuses=statuses).delta(budget.hits_epsilon) <= goal
+        curve = Calibration(budget=budget, eta=eta, up_steps=up_steps).hits_curve
+        return curve.delta(budget.hits_epsilon) <= budget.hits_delta * (1 - ROUNDING)
 
     found = Calibration(budget=budget, eta=largest(accept, 0.0, LARGEST_ETA), up_steps=up_steps)
     if found.reach > LARGEST_TABLE:

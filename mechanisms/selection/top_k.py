@@ -159,14 +159,13 @@ class MeasuredTopK(QueryMechanism):
 
     Privacy:
         Unit: one person over all releases, who changes each count of a release by at most 1, all in one direction, and
-        at most `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases
-        together. Public: the parameters, the number and order of the counts, and when there are releases.
+        at most `items_per_release` of them, in at most `releases` releases. Public: the parameters, the number and
+        order of the counts, and when there are releases.
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection.accuracy(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
-        measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
-        decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
+        `selection.accuracy(counts, 0.05)`, and, each alone, an interval contains the true count: that of the measure,
+        widened to contain the estimate. Where noise decides what is selected, gaps and estimates are biased upwards.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -291,8 +290,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
     Privacy:
         Unit: one change of the data that moves no utility by more than `sensitivity`. epsilon-DP for each call of
         `select`, or for index and gap together if any exact sampler of the exponential mechanism selects on the same
-        data and `gap` draws the rest. Utilities and noise are floating-point numbers: round the gap that is published
-        (Mironov 2012). Public: the parameters, the number and order of the candidates.
+        data and `gap` draws the rest. Noise is of floating-point numbers: round the gap (Mironov 2012).
 
     Accuracy:
         With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.

@@ -206,13 +206,6 @@ def ranked(table: pa.Table, top: int) -> pa.Table:
     """Return the items with the largest numbers in each window, with their ranks and how far they lead the next one.
 
     The lead of the last item that there is, is null.
-
-    Example:
-        >>> counts = {"window_start": [0] * 3, "window_end": [9] * 3, "item": ["b", "a", "c"]}
-        >>> numbers = dict.fromkeys(["people", "lower", "upper"], [5.0, 9.0, 5.0])
-        >>> found = ranked(pa.table(counts | numbers), 2)
-        >>> found["item"].to_pylist(), found["gap"].to_pylist()
-        (['a', 'b'], [4.0, 0.0])
     """
     order, places = _in_order(table, "people")
     table = table.take(order)

@@ -118,8 +118,8 @@ class TestInvariance:
     def test_up_tests_and_down_tests_have_noise_of_their_own(self):
         """Otherwise an item that has just gone up would say how its next test ends."""
         monitor, items, source = replace(KNOWN, epsilon=1.0, delta=1e-3, domain_size=40), ids(range(40)), SeededNoise(3)
-        laws = monitor.calibrated.hit_probability, lambda counts: cdf(monitor.calibrated.end_law, counts)
-        middle = [int(np.searchsorted(law(np.arange(400)), 0.5)) for law in laws]
+        laws = monitor.calibrated.threshold_law, monitor.calibrated.end_law
+        middle = [int(np.searchsorted(cdf(law, np.arange(400)), 0.5)) for law in laws]
         starts, stays = (
             np.array([test(monitor, step, items, count, source) for step in range(50)])
             for test, count in zip((goes_up, stays_up), middle, strict=True)

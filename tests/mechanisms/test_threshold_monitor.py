@@ -148,7 +148,7 @@ class TestRefusals:
 
 
 def test_the_chances_of_a_lonely_person_add_up_to_half_of_delta_over_all_items_of_all_steps():
-    alone = float(UNKNOWN.calibrated.hit_probability(1))
+    alone = -math.expm1(-UNKNOWN.calibrated.hazard(1))
     assert 0.999 * UNKNOWN.delta / 2 < 1 - (1 - alone) ** (6 * 3) <= UNKNOWN.delta / 2 * (1 + 1e-9)
 
 
@@ -199,7 +199,7 @@ def test_hit_frequencies(calibration, known):
     monitor = replace(monitor, tests=30, **(dict(epsilon=100.0, delta=0.9) if calibration == "paper" else NOISY))
     reach = np.arange(2000)
     found = monitor.calibrated
-    stated = hits_of_the_paper(found, reach) if calibration == "paper" else found.hit_probability(reach)
+    stated = hits_of_the_paper(found, reach) if calibration == "paper" else -np.expm1(-found.hazard(reach))
     counts = np.searchsorted(stated, (0.1, 0.5, 0.8))
     if known:
         monitor = replace(monitor, domain_size=3 * repeats)
