@@ -23,12 +23,14 @@ from typing_extensions import override
 BETA = 0.05
 """Probability with which error bounds may be wrong."""
 
+TYPICAL = 1 << 20
+"""Steps, and updates, that errors are predicted for where they are not known."""
+
 COUNTS = "counts"
 PROVED = {COUNTS: "section 3", "sparse": "Theorem 1"}
 LARGEST_HORIZON = 1 << 40
 LARGEST_SIZE = 1 << 40
 LARGEST_CONTRIBUTIONS = 1 << 20
-_TYPICAL_UPDATES = _TYPICAL_STEPS = 1 << 20  # where they are not known
 _TYPICAL_ROUNDS = 1 << 4
 _LARGEST_BOUND = float(1 << 62)
 _CANDIDATES = 400
@@ -84,7 +86,7 @@ class GapChanges:
         if self.max_updates is None:
             return None
         numbers = np.unique(np.floor(np.geomspace(1, self.max_updates, _CANDIDATES)))
-        noise = (np.sqrt(self._test_log(self.horizon or _TYPICAL_STEPS) * numbers) + math.sqrt(self._tau_log)) ** 2
+        noise = (np.sqrt(self._test_log(self.horizon or TYPICAL) * numbers) + math.sqrt(self._tau_log)) ** 2
         return int(numbers[np.argmin(self.max_updates / (numbers + 1) + 1.5 * noise / self.epsilon)])
 
     @property
@@ -148,7 +150,7 @@ class GapChanges:
 
     def error(self, step: int) -> int:
         """Return an error bound after as many hits as updates can bring."""
-        number, left = self.rounds or 0, 0.0 if self.rounds else float(_TYPICAL_UPDATES)
+        number, left = self.rounds or 0, 0.0 if self.rounds else float(TYPICAL)
         while left >= (slack := self.slack(1, number)):
             number, left = number + 1, left - slack
         return self.bound(step, number)
@@ -156,7 +158,7 @@ class GapChanges:
     @cached_property
     def _tests_share(self) -> float:
         """The part of epsilon that is for hits: what gives the least sum of both bounds."""
-        test = math.sqrt(self._test_log(self.horizon or _TYPICAL_STEPS) / self._share(_TYPICAL_ROUNDS))
+        test = math.sqrt(self._test_log(self.horizon or TYPICAL) / self._share(_TYPICAL_ROUNDS))
         return test / (test + math.sqrt(self._tau_log))
 
     def _share(self, number: int) -> float:
@@ -272,17 +274,7 @@ class SetCardinality(Mechanism[CardinalityState]):
         return self.algorithm.error(step) if self.law is None else self._all_steps(self.law)
 
     def _all_steps(self, law: SymmetricNoise) -> int:
-        return max(0, law.tail_quantile(BETA / (2 * (self.horizon or _TYPICAL_STEPS))))
-
-    @property
-    def expected_updates(self) -> int:
-        """`max_updates`, or what errors are predicted for where it is unknown."""
-        return self.max_updates or _TYPICAL_UPDATES
-
-    @property
-    def expected_steps(self) -> int:
-        """`horizon`, or for how many steps errors are predicted where that is unbounded."""
-        return self.horizon or _TYPICAL_STEPS
+        return max(0, law.tail_quantile(BETA / (2 * (self.horizon or TYPICAL))))
 
     def step(
         self, state: CardinalityState, change: ArrayLike, noise: NoiseSource
