@@ -166,13 +166,6 @@ class TestNoise:
             assert np.mean(np.abs(1.6 * sums) > bound) > beyond
         assert np.abs(drawn).max() <= mechanism.errors(23).max() <= mechanism.error(23)
 
-    def test_correlated_noise_is_far_below_that_of_trees(self):
-        """Trees with Gaussian noise would have 2 V levels(T) times the binary digits of t."""
-        ranges = ((1, 500), (300, 900), (200, 700))
-        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=1000, horizon=1000, ranges=ranges)
-        trees = 2 * mechanism.nodes.overlap * 10 * 4.2247**2 * 5
-        assert mechanism.noise.variance(500) < trees / 4
-
     @pytest.mark.parametrize(
         ("raising", "lowering"),
         [(((9.0, 2),), ((4.0, 3),)), (((7.0, 3),), ((7.0, 3),)), (((3.0, 2), (11.0, 1)), ((3.0, 2), (11.0, 1)))],

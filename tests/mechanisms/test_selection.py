@@ -195,13 +195,6 @@ def test_a_replay_repeats_and_other_data_draw_other_noise(publish):
     assert len(set((other - first).tolist())) > 8
 
 
-def test_clear_hits_cost_less():
-    made = SparseVector(epsilon=1.0, max_hits=2, threshold=500, publish="gaps", branches=2, monotone=True)
-    state, answers = run(made, [3, 990, 4, 980, 5], SeededNoise(1))
-    assert answers.branches.tolist() == [1, 1]
-    assert made.spent(state) == pytest.approx(made.threshold_epsilon + made.hit_epsilon)
-
-
 def test_selection_in_noisy_order_takes_the_largest():
     made = SparseVector(epsilon=8.0, max_hits=4, threshold=500, publish="gaps", monotone=True)
     found = made.select([30, 900, 40, 700, 50], SeededNoise(1))
