@@ -25,13 +25,7 @@ from privstream.mechanisms import (
     ThresholdMonitor,
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
-from privstream.mechanisms.privacy.accounting import (
-    ComposedCurve,
-    GaussianCurve,
-    PointCurve,
-    PureDp,
-    SlackCurve,
-)
+from privstream.mechanisms.privacy.accounting import ComposedCurve, GaussianCurve, PointCurve, PureDp, SlackCurve
 from privstream.mechanisms.privacy.clocks import ClockCurve
 from privstream.mechanisms.privacy.units import EVENT
 
