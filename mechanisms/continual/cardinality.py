@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise, least_noise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES, series_share
+from privstream.mechanisms.noise.tails import series_share
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
@@ -170,8 +170,8 @@ class GapChanges:
 
     def _test_log(self, step: int) -> float:
         """Return -ln of the failure probability of each of the two tests at a step; in all beta / 2."""
-        steps = self.horizon or SERIES * (step + 1) * math.log(step + 1) ** 2
-        return math.log(4 * steps / self.beta)
+        share = 1 / self.horizon if self.horizon else series_share(step)
+        return math.log(4 / (share * self.beta))
 
     @property
     def _tau_log(self) -> float:

@@ -16,7 +16,7 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.running import EpochNoise, sums_noise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES, series_share
+from privstream.mechanisms.noise.tails import series_share
 from privstream.mechanisms.privacy.accounting import PointCurve, gaussian_sigma, largest_shift
 from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
@@ -79,8 +79,7 @@ class AnchoredPartition:
 
     def _early_at(self, step: int) -> float:
         """Return the probability that a step ends an interval early; all together at most `_EARLY`."""
-        share = 1 / self.horizon if self.horizon else 1 / (SERIES * (step + 1) * math.log(step + 1) ** 2)
-        return min(0.5, _EARLY * share)
+        return min(0.5, _EARLY / self.horizon if self.horizon else _EARLY * series_share(step))
 
     def _share(self, number: int) -> float:
         """Return the share of a failure probability for interval 1, 2, ..: half for the expected ones, evenly."""

@@ -16,6 +16,7 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import Mechanism, State
 from privstream.mechanisms.noise.running import EpochNoise, sums_noise
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import series_share
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
@@ -161,10 +162,7 @@ class PointMechanism(Mechanism[State]):
 
     def _step_share(self, step: int) -> float:
         """Return the part of a failure probability that falls to a step."""
-        if self.horizon is not None:
-            return 1 / self.horizon
-        doublings = (step - 1).bit_length()
-        return 0.5**doublings / ((doublings + 1) * (doublings + 2))
+        return 1 / self.horizon if self.horizon else series_share(step)
 
 
 @dataclass(frozen=True, eq=False)
