@@ -15,15 +15,13 @@ from .continual.queries import (
 from .continual.ranges import RangeCounter, Updates
 from .keyed_counts.found_keys import FoundKeys
 from .keyed_counts.keyed_counts import KeyedCounts, KeyedRows, KeyedStep
-from .monitor.holdings import Holdings
-from .monitor.monitor import ThresholdMonitor
+from .monitor.monitor import Holdings, ThresholdMonitor
 from .noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from .numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from .privacy.guarantee import PrivacyGuarantee, read_guarantee_file
 from .privacy.units import PrivacyUnit
 from .selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from .selection.queries import QueryMechanism
-from .selection.sparse_vector import SparseVector
+from .selection.sparse_vector import QueryMechanism, SparseVector
 from .selection.top_k import ExponentialMechanismWithGap, MeasuredTopK, NoisyTopK
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from privstream.mechanisms.snapshots import pack, unpack
+from typing_extensions import override
 
 SEGMENT = 65_536
 
@@ -98,3 +99,51 @@ class SortedRuns(Generic[AnyRun]):
     def __len__(self) -> int:
         """Count the entries; a key may have one in several runs."""
         return sum(map(len, self.runs))
+
+
+@dataclass(frozen=True, eq=False)
+class Charges(Run):
+    """Amounts charged to distinct people, uint64, in one step; uint16, and wider only if one does not fit."""
+
+    kind = "user counters"
+
+    @classmethod
+    def none(cls) -> Charges:
+        """Charge nobody."""
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint16))
+
+    @classmethod
+    def of(cls, users: np.ndarray) -> Charges:
+        """Charge each person as often as mentioned."""
+        people, amounts = np.unique(users, return_counts=True)
+        return cls(people, _narrow(amounts))
+
+    @override
+    def merged(self, newer: Charges) -> Charges:
+        users, amounts, first = self.interleaved(newer)
+        if not len(users):
+            return self
+        total = amounts[first].astype(np.int64)
+        again = np.flatnonzero(~first)
+        total[again - np.arange(1, len(again) + 1)] += amounts[again]  # each stands twice at most
+        return Charges(users[first], _narrow(total))
+
+
+class UserCounters(SortedRuns[Charges]):
+    """The sum of all charges so far, per person."""
+
+    def charged(self, users: np.ndarray) -> np.ndarray:
+        """Return what each of `users` (uint64, any order, repeats allowed) has been charged, int64."""
+        total: np.ndarray = np.zeros(len(users), np.int64)
+        for there, amounts in self.found(users):
+            total = total + np.where(there, amounts, amounts.dtype.type(0))
+        return total
+
+    def compact(self) -> Charges:
+        """Return all charges as one run."""
+        return self.merged(Charges.none())
+
+
+def _narrow(amounts: np.ndarray) -> np.ndarray:
+    """Store integers in two bytes where they fit: a counter that wrapped round would let a person in again."""
+    return amounts.astype(np.min_scalar_type(max(int(amounts.max(initial=0)), np.iinfo(np.uint16).max)))

@@ -19,7 +19,7 @@ from privstream.mechanisms.accuracy import RUN, WINDOW, Accuracy, Limit
 from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, PEOPLE_HASHED, PrivacyGuarantee
-from privstream.mechanisms.views.corrected import Dropped
+from privstream.mechanisms.views.counts import Dropped
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields

@@ -13,7 +13,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import (
-    SERIES,
     DiscreteLaplace,
     Geometric,
     SymmetricNoise,
@@ -21,7 +20,7 @@ from privstream.mechanisms.noise.discrete import (
     series_share,
 )
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, noise_curve
+from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from typing_extensions import override
@@ -29,12 +28,14 @@ from typing_extensions import override
 BETA = 0.05
 """Probability with which error bounds may be wrong."""
 
+TYPICAL = 1 << 20
+"""Steps, and updates, that errors are predicted for where they are not known."""
+
 COUNTS = "counts"
 PROVED = {COUNTS: "section 3", "sparse": "Theorem 1"}
 LARGEST_HORIZON = 1 << 40
 LARGEST_SIZE = 1 << 40
 LARGEST_CONTRIBUTIONS = 1 << 20
-_TYPICAL_UPDATES = _TYPICAL_STEPS = 1 << 20  # where they are not known
 _TYPICAL_ROUNDS = 1 << 4
 _LARGEST_BOUND = float(1 << 62)
 _CANDIDATES = 400
@@ -65,45 +66,6 @@ def _label(noise: NoiseSource, number: int, size: int) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreshNoise:
-    """Each size with noise of its own, for one person who moves `contributions` sizes by 1 at most.
-
-    With delta > 0 the noise with the smaller variance: Gaussian, or Laplace, as for few sizes (what is epsilon-DP is
-    (epsilon, delta)-DP).
-    """
-
-    epsilon: float
-    delta: float
-    horizon: int | None
-    contributions: int
-
-    @cached_property
-    def law(self) -> SymmetricNoise:
-        """The noise of a step."""
-        most = self.contributions
-        return least_noise(self.epsilon, self.delta, most, math.sqrt(most), most)
-
-    @property
-    def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of the run."""
-        return noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace) else self.delta)
-
-    @property
-    def spread(self) -> int:
-        """What a single estimate is off by at most with probability 95%."""
-        return max(0, self.law.tail_quantile(OUTSIDE / 2))
-
-    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
-        """Return the state, and an error bound, after a step with its true size."""
-        drawn = self.law.draw(noise, _label(noise, state.step, state.size))
-        return replace(state, shown=state.size + int(drawn[0])), self.error(1, 0)
-
-    def error(self, step: int, updates: int) -> int:
-        """Return an error bound for all of steps 1 .. `step`."""
-        return max(0, self.law.tail_quantile(BETA / (2 * (self.horizon or _TYPICAL_STEPS))))
-
-
-@dataclass(frozen=True, kw_only=True)
 class GapChanges:
     """At each step two tests, the second one only if the first is a miss; noise is bound to the step and the size:
 
@@ -122,12 +84,6 @@ class GapChanges:
     horizon: int | None
     max_updates: int | None
     beta: float = BETA
-    spread = None
-
-    @property
-    def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of the run."""
-        return PureDp(self.epsilon)
 
     @cached_property
     def rounds(self) -> int | None:
@@ -135,7 +91,7 @@ class GapChanges:
         if self.max_updates is None:
             return None
         numbers = np.unique(np.floor(np.geomspace(1, self.max_updates, _CANDIDATES)))
-        noise = (np.sqrt(self._test_log(self.horizon or _TYPICAL_STEPS) * numbers) + math.sqrt(self._tau_log)) ** 2
+        noise = (np.sqrt(self._test_log(self.horizon or TYPICAL) * numbers) + math.sqrt(self._tau_log)) ** 2
         return int(numbers[np.argmin(self.max_updates / (numbers + 1) + 1.5 * noise / self.epsilon)])
 
     @property
@@ -172,45 +128,42 @@ class GapChanges:
         off = math.ceil((mu + self.tau_bound) / 2) if number else 0  # the set is empty at first, which is known
         return self.slack(step, number) + mu + off
 
-    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
-        """Return the state, and an error bound, after a step with its true size."""
+    def published(self, state: CardinalityState, noise: NoiseSource) -> CardinalityState:
+        """Return the state after a step with its true size."""
         step, done = state.step, state.round
-        if not state.exhausted:
-            label, once = _label(noise, step, state.size), np.zeros(1, np.uint64)
-            up, down = (
-                int(self.mu(done).draw(noise.derive(name), label)[0])
-                - int(self.tau.draw(noise.derive(f"{name} threshold"), once)[0])
-                for name in ("up", "down")
-            )
-            level, moved, middle = self.threshold(step, done), state.size - state.shown, self.middle(step, done)
-            shown = None
-            if moved + up >= level:
-                shown = state.size + up - middle
-            elif down - moved >= level:
-                shown = state.size - down + middle
-            if shown is not None:
-                spent = self.rounds is not None and done + 1 >= self.rounds
-                state = replace(state, shown=shown, round=done + 1, exhausted=spent)
-        return state, self._bound(step, state.round)
+        if state.exhausted:
+            return state
+        label, once = _label(noise, step, state.size), np.zeros(1, np.uint64)
+        up, down = (
+            int(self.mu(done).draw(noise.derive(name), label)[0])
+            - int(self.tau.draw(noise.derive(f"{name} threshold"), once)[0])
+            for name in ("up", "down")
+        )
+        level, moved, middle = self.threshold(step, done), state.size - state.shown, self.middle(step, done)
+        if moved + up >= level:
+            shown = state.size + up - middle
+        elif down - moved >= level:
+            shown = state.size - down + middle
+        else:
+            return state
+        return replace(state, shown=shown, round=done + 1, exhausted=done + 1 == self.rounds)
 
-    def _bound(self, step: int, number: int) -> int:
+    def bound(self, step: int, number: int) -> int:
         """Return the error bound after so many hits; what is true before the last hit stays true after it."""
         last = number if self.rounds is None else min(number, self.rounds - 1)
         return math.ceil(min(self.threshold(step, last) + self.tau_bound, _LARGEST_BOUND))
 
-    def error(self, step: int, updates: int) -> int:
-        """Return an error bound after as many hits as a number of updates can bring."""
-        if self.rounds is not None:
-            return self._bound(step, self.rounds)
-        number, left = 0, float(updates)
+    def error(self, step: int) -> int:
+        """Return an error bound after as many hits as updates can bring."""
+        number, left = self.rounds or 0, 0.0 if self.rounds else float(TYPICAL)
         while left >= (slack := self.slack(1, number)):
             number, left = number + 1, left - slack
-        return self._bound(step, number)
+        return self.bound(step, number)
 
     @cached_property
     def _tests_share(self) -> float:
         """The part of epsilon that is for hits: what gives the least sum of both bounds."""
-        test = math.sqrt(self._test_log(self.horizon or _TYPICAL_STEPS) / self._share(_TYPICAL_ROUNDS))
+        test = math.sqrt(self._test_log(self.horizon or TYPICAL) / self._share(_TYPICAL_ROUNDS))
         return test / (test + math.sqrt(self._tau_log))
 
     def _share(self, number: int) -> float:
@@ -222,8 +175,8 @@ class GapChanges:
 
     def _test_log(self, step: int) -> float:
         """Return -ln of the failure probability of each of the two tests at a step; in all beta / 2."""
-        steps = self.horizon or SERIES * (step + 1) * math.log(step + 1) ** 2
-        return math.log(4 * steps / self.beta)
+        share = 1 / self.horizon if self.horizon else series_share(step)
+        return math.log(4 / (share * self.beta))
 
     @property
     def _tau_log(self) -> float:
@@ -246,9 +199,9 @@ class SetCardinality(Mechanism[CardinalityState]):
         `max_updates` must be chosen without looking at the data; privacy does not depend on whether it is kept.
 
     Accuracy:
-        `error(step, updates)`: with probability 95% no estimate at steps 1 .. `step` is off by more, if people enter
-        and leave at most `updates` times in all. Published error bounds: all of them hold at once with probability 95%,
-        if there are at most `max_updates` updates; beyond, the estimate may be `exhausted`: it stays what it is.
+        `error(step)`: with probability 95% no estimate at steps 1 .. `step` is off by more, if people enter and leave
+        at most `max_updates` times in all (2^20 where that is unknown). Published error bounds: all of them hold at
+        once with probability 95% then; with more updates the estimate may be `exhausted`: it stays what it is.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -282,15 +235,25 @@ class SetCardinality(Mechanism[CardinalityState]):
                 checks.integer(name, value, minimum=1, maximum=largest)
         if self.mode == COUNTS and self.contributions is None and self.horizon is None:
             raise ValueError("horizon or contributions must be given in mode counts")
-        _ = self.algorithm.spread  # checks the rest
+        _ = self.law  # refuses scales beyond what can be drawn
 
     @cached_property
-    def algorithm(self) -> FreshNoise | GapChanges:
-        """What decides on the estimates."""
-        if self.mode == COUNTS:
-            most = min(each for each in (self.contributions, self.horizon) if each is not None)
-            return FreshNoise(epsilon=self.epsilon, delta=self.delta, horizon=self.horizon, contributions=most)
+    def law(self) -> SymmetricNoise | None:
+        """The fresh noise of each size in mode counts, the one with the smaller variance of those that delta allows."""
+        if self.mode != COUNTS:
+            return None
+        most = min(each for each in (self.contributions, self.horizon) if each is not None)
+        return least_noise(self.epsilon, self.delta, most, math.sqrt(most), most)
+
+    @cached_property
+    def algorithm(self) -> GapChanges:
+        """What decides on the estimates in mode sparse."""
         return GapChanges(epsilon=self.epsilon, horizon=self.horizon, max_updates=self.max_updates)
+
+    @property
+    def spread(self) -> int | None:
+        """What a single estimate of mode counts is off by at most with probability 95%."""
+        return None if self.law is None else max(0, self.law.tail_quantile(OUTSIDE / 2))
 
     @property
     @override
@@ -307,25 +270,16 @@ class SetCardinality(Mechanism[CardinalityState]):
             proof=f"docs/proofs/cardinality.md, section 1 and {PROVED[self.mode]}",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
-            curve=self.algorithm.curve,
+            curve=noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace | None) else self.delta),
         )
 
-    def error(self, step: int, updates: int | None = None) -> int:
-        """Return the error of the class docstring; without `updates`, for `max_updates`, or for 2^20 if unknown."""
+    def error(self, step: int) -> int:
+        """Return the error of the class docstring, for `max_updates`, or for 2^20 where that is unknown."""
         checks.step(step, self.horizon or LARGEST_HORIZON)
-        if updates is not None:
-            checks.integer("updates", updates, minimum=0)
-        return self.algorithm.error(step, self.expected_updates if updates is None else updates)
+        return self.algorithm.error(step) if self.law is None else self._all_steps(self.law)
 
-    @property
-    def expected_updates(self) -> int:
-        """`max_updates`, or what errors are predicted for where it is unknown."""
-        return self.max_updates or _TYPICAL_UPDATES
-
-    @property
-    def expected_steps(self) -> int:
-        """`horizon`, or for how many steps errors are predicted where that is unbounded."""
-        return self.horizon or _TYPICAL_STEPS
+    def _all_steps(self, law: SymmetricNoise) -> int:
+        return max(0, law.tail_quantile(BETA / (2 * (self.horizon or TYPICAL))))
 
     def step(
         self, state: CardinalityState, change: ArrayLike, noise: NoiseSource
@@ -342,5 +296,9 @@ class SetCardinality(Mechanism[CardinalityState]):
         step, size = checks.step(state.step + 1, self.horizon or LARGEST_HORIZON), state.size + int(changed)
         if not 0 <= size <= LARGEST_SIZE:
             raise ValueError("change must keep the number of people between 0 and 2**40")
-        state, bound = self.algorithm.publish(replace(state, step=step, size=size), self._source(noise))
-        return state, Cardinalities(state.shown, bound, state.exhausted)
+        state, source = replace(state, step=step, size=size), self._source(noise)
+        if self.law is None:
+            state = self.algorithm.published(state, source)
+            return state, Cardinalities(state.shown, self.algorithm.bound(step, state.round), state.exhausted)
+        state = replace(state, shown=size + int(self.law.draw(source, _label(source, step, size))[0]))
+        return state, Cardinalities(state.shown, self._all_steps(self.law), state.exhausted)

@@ -20,6 +20,7 @@ from privstream.mechanisms.continual.ranges import (
     checked_points,
     cover,
     history,
+    of_each,
     updated,
 )
 from privstream.mechanisms.noise.discrete import SERIES, DiscreteGaussian, Geometric, NoiseSum, SymmetricNoise
@@ -32,6 +33,7 @@ NO_POINT = 0
 NO_DISTANCE = NOTHING = -1
 _BASE = 4  # of trees of complete nodes: the least variance of Gaussian noise, or nearly, for all horizons
 _TYPICAL_STEPS = _TYPICAL_INTERVALS = 1 << 10
+_POWERS = np.int64(1) << np.arange(63)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,19 +75,9 @@ class IncrementalState:
     activated: int = 1  # intervals so far
 
 
-def level_below_root(numbers: Integers) -> Integers:
-    """Return floor(log2) of each number, exactly."""
-    depth, rest = np.zeros(len(numbers), np.int64), numbers.copy()
-    for shift in (32, 16, 8, 4, 2, 1):
-        high = rest >> shift > 0
-        depth[high] += shift
-        rest[high] >>= shift
-    return depth
-
-
 def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
     """Return the first point of each dyadic interval, and the first one after it; 1 is the root, n has 2 n, 2 n + 1."""
-    levels = height - level_below_root(numbers)
+    levels = height + 1 - np.searchsorted(_POWERS, numbers, side="right")
     starts = (numbers << levels) - (np.int64(1) << height)
     return starts, starts + (np.int64(1) << levels)
 
@@ -102,14 +94,12 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     """Finds points near to queries, below and above, while points are inserted and never deleted.
 
     A dyadic interval becomes *marked* at the first step at which count + mu > K + tau, tau (one for each interval) and
-    mu (one for each test) geometric, which hardly happens without a point. An answer is read from these marks. The root
-    is active from the start; a marked interval activates its children, which are tested in the same step. So memory and
-    time grow with the points and not with the universe.
+    mu (one for each test) geometric, which hardly happens without a point. Answers are read from these marks. The root
+    is active from the start; a marked interval activates its children, which are tested in the same step.
 
     Privacy:
-        Unit: one insertion over the whole run, added or removed. epsilon-DP for all marks together: a point is in
-        ceil(log2 universe) + 1 intervals with an even share of epsilon each. Public: all fields and the number of
-        steps; queries are answered from published marks and may be anything. Insertions may depend on all answers.
+        Unit: one insertion over the whole run, added or removed. epsilon-DP for all marks together. Public: all fields
+        and the number of steps; queries may be anything. Insertions may depend on all answers.
 
     Accuracy:
         With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
@@ -149,8 +139,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError, TypeError: a point is deleted, or points or queries have another type or shape, or are outside
-                of the universe.
+            ValueError, TypeError: a point is deleted, or points or queries are none of the universe.
         """
         asked, updates = checked_points("queries", given.queries, self.universe), given.updates
         step, source = self._step_number(state.step + 1), self._source(noise).derive("finished")
@@ -171,9 +160,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
             order = np.argsort(bounds(numbers, self.height)[0], kind="stable")
             numbers, births, activated = numbers[order], births[order], activated + len(children)
             tested = np.flatnonzero(births >= activated - len(children))
-        after = IncrementalState(
-            step=step, points=points, numbers=numbers, births=births, marked=marked, activated=activated
-        )
+        columns = {"points": points, "numbers": numbers, "births": births, "marked": marked}
+        after = IncrementalState(step=step, activated=activated, **columns)
         return after, self._answers(after, asked)
 
     def _hits(
@@ -251,9 +239,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         most = np.where(large, self.thresholds(state.births, step), after - first)
         sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
-        sizes, place = np.unique(numbers[high] - numbers[low], return_inverse=True)
-        margins = np.array([self._margin(size, step) for size in sizes.tolist()], np.int64)
-        return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins[place], ends - starts))
+        margins = of_each(numbers[high] - numbers[low], lambda size: self._margin(size, step))
+        return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins, ends - starts))
 
     def _large(self, sizes: Integers, step: int) -> NDArray[np.bool_]:
         """Return which intervals are larger than a threshold: points of others are at most as many as places."""
@@ -267,11 +254,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
         parts = ((self.tau.scale, number, 1),), ((self.mu.scale, number, 1),)
         return NoiseSum(*parts).quantile(math.log(self.beta / 2) - log_sets)
-
-
-def longest_cover(height: int) -> int:
-    """Return of how many dyadic intervals a range is the sum at most."""
-    return max(1, 2 * height - 2)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -289,10 +271,9 @@ class DynamicState:
 class DynamicPredecessor(PointMechanism[DynamicState]):
     """Finds points near to queries, below and above, while points are inserted and deleted, by counting in ranges.
 
-    Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
-    them; noise is a function of labels, drawn when a range is looked at. The answer to q is an x at which the noisy
-    count of [x, q] passes alpha, the error of this count: it is above its alpha for x and not for x + 1. It is found by
-    bisection; where the count of [1, q] is not above, there is none.
+    Every dyadic interval of the universe has a continual counter, whose noise is drawn when a range is looked at. The
+    answer to q is an x at which the noisy count of [x, q] passes alpha, the error of this count, found by bisection;
+    where the count of [1, q] is not above, there is none.
 
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), added or removed; see
@@ -300,9 +281,7 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
         docs/proofs/range_counting.md, section 4.
 
     Accuracy:
-        With probability 1 - beta, for updates and queries that do not depend on answers: an answer x to q has a point
-        between x and q, and at most `errors` of them; where there is no answer there are at most as many on that side.
-        `error(step)` is no less, whatever the answer.
+        As of `IncrementalPredecessor`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -344,14 +323,13 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
 
     def error(self, step: int) -> int:
         """Return the error of the class docstring at steps 1 .. `step`."""
-        most = longest_cover(self.height)
+        most = max(1, 2 * self.height - 2)  # intervals that a range is the sum of
         return 2 * self.noise.tail_bound(step, self._tail(step), most, so_far=True) + 1
 
     def alphas(self, step: int, low: Integers, high: Integers) -> Integers:
         """Return the errors of the counts of ranges that begin or end at a query."""
-        sizes, place = np.unique(np.bincount(self._cover(low, high)[0]), return_inverse=True)
         tail = self._tail(step)
-        return np.array([self.noise.tail_bound(step, tail, size) for size in sizes.tolist()], np.int64)[place]
+        return of_each(np.bincount(self._cover(low, high)[0]), lambda size: self.noise.tail_bound(step, tail, size))
 
     def _tail(self, step: int) -> float:
         """Return the failure probability of the count of one range at a step, on one side."""
@@ -366,21 +344,16 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
             ValueError, TypeError: points or queries have another type or shape, or are outside of the universe.
         """
         asked = checked_points("queries", given.queries, self.universe)
-        after = self._updated(state, given.updates)
-        source = self._source(noise)
-        before, low = self._nearest(after, asked, 1, -1, source)
-        beyond, high = self._nearest(after, asked, self.universe, 1, source)
-        return after, Neighbours.of(asked, before, beyond, np.maximum(low, high))
-
-    def _updated(self, state: DynamicState, updates: Updates) -> DynamicState:
-        """Return the state after one step with these updates."""
-        step = self._step_number(state.step + 1)
-        points, new, gone = updated(state.points, updates, self.universe)
+        step, source = self._step_number(state.step + 1), self._source(noise)
+        points, new, gone = updated(state.points, given.updates, self.universe)
         digest = history(state.digest, new, gone)
         ends = np.unique([end for *_, end in self._nodes(step)])
         known = np.concatenate([state.digests, np.frombuffer(digest, np.uint8)[None, :]])
         digests = known[np.searchsorted(np.append(state.ends, step), ends)]
-        return DynamicState(step=step, points=points, ends=ends, digests=digests, digest=digest)
+        after = DynamicState(step=step, points=points, ends=ends, digests=digests, digest=digest)
+        before, low = self._nearest(after, asked, 1, -1, source)
+        beyond, high = self._nearest(after, asked, self.universe, 1, source)
+        return after, Neighbours.of(asked, before, beyond, np.maximum(low, high))
 
     def _nearest(
         self, state: DynamicState, asked: Integers, edge: int, direction: int, noise: NoiseSource

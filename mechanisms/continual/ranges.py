@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.mechanism import Mechanism, State
-from privstream.mechanisms.noise.running import EpochNoise
+from privstream.mechanisms.noise.discrete import series_share
+from privstream.mechanisms.noise.running import EpochNoise, sums_noise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
@@ -102,6 +102,12 @@ def below(held: Integers, points: Integers) -> Integers:
     return np.searchsorted(held, points).astype(np.int64)
 
 
+def of_each(sizes: Integers, bound: Callable[[int], int]) -> Integers:
+    """Return a bound for each of some sizes, computed once for equal ones."""
+    distinct, place = np.unique(sizes, return_inverse=True)
+    return np.array([bound(size) for size in distinct.tolist()], np.int64)[place]
+
+
 def history(digest: bytes, new: Integers, gone: Integers) -> bytes:
     """Return a digest of all updates, given that of those before a step."""
     changes = b"".join([digest, len(new).to_bytes(8), new.astype("<i8").tobytes(), gone.astype("<i8").tobytes()])
@@ -156,10 +162,7 @@ class PointMechanism(Mechanism[State]):
 
     def _step_share(self, step: int) -> float:
         """Return the part of a failure probability that falls to a step."""
-        if self.horizon is not None:
-            return 1 / self.horizon
-        doublings = (step - 1).bit_length()
-        return 0.5**doublings / ((doublings + 1) * (doublings + 2))
+        return 1 / self.horizon if self.horizon else series_share(step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,10 +221,8 @@ class RangeCounter(PointMechanism[RangeState]):
 
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), added or removed. Points are a set:
-        inserting a member or deleting a non-member does nothing. An update moves the counters of V nodes by 1; the next
-        update of the same point may then count in one world and not in the other, and move them back. Public: all
-        fields, the number of steps. Updates may depend on all earlier answers. Replays:
-        docs/proofs/range_counting.md, section 4.
+        inserting a member or deleting a non-member does nothing. Public: all fields, the number of steps. Updates may
+        depend on all earlier answers.
 
     Accuracy:
         `errors(step)`: with probability 1 - beta no answer at any step is off by more, with updates that do not depend
@@ -246,13 +247,12 @@ class RangeCounter(PointMechanism[RangeState]):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.ranges, tuple) or not self.ranges:
-            raise TypeError("ranges must be a tuple of at least one pair (low, high)")
-        for pair in self.ranges:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise TypeError("ranges must be a tuple of pairs (low, high)")
-            low = checks.integer("ranges: low", pair[0], minimum=1, maximum=self.universe)
-            checks.integer("ranges: high", pair[1], minimum=low, maximum=self.universe)
+        pairs = self.ranges if isinstance(self.ranges, tuple) else ()
+        if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise TypeError("ranges must be a tuple of pairs (low, high), of at least one")
+        for first, last in pairs:
+            low = checks.integer("ranges: low", first, minimum=1, maximum=self.universe)
+            checks.integer("ranges: high", last, minimum=low, maximum=self.universe)
         _ = self.noise  # refuses scales beyond what can be drawn
 
     @cached_property
@@ -295,7 +295,7 @@ class RangeCounter(PointMechanism[RangeState]):
 
     def errors(self, step: int) -> Integers:
         """Return what the answer about each range at `step` is off by at most: see the class."""
-        return self._of_each(lambda size: self.noise.tail_bound(step, self._tail(step), size))
+        return of_each(self._sizes, lambda size: self.noise.tail_bound(step, self._tail(step), size))
 
     def error(self, step: int) -> int:
         """Return the largest of these errors up to `step`."""
@@ -305,19 +305,9 @@ class RangeCounter(PointMechanism[RangeState]):
         """Return by how much the answer about each range at `step` is off at most with probability 1 - beta, alone."""
         if self.delta > 0:  # rounded normal noise
             reach = -float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(self.noise.variance(step))
-            return self._of_each(lambda size: math.ceil(reach * math.sqrt(size) + 0.5))
-        return self._of_each(lambda size: self.noise.tail_bound(step, beta / 2, size))
-
-    def _of_each(self, bound: Callable[[int], int]) -> Integers:
-        """Return for each range a bound, from the number of its nodes."""
-        sizes, place = np.unique(self._sizes, return_inverse=True)
-        return np.array([bound(size) for size in sizes.tolist()], np.int64)[place]
+            return of_each(self._sizes, lambda size: math.ceil(reach * math.sqrt(size) + 0.5))
+        return of_each(self._sizes, lambda size: self.noise.tail_bound(step, beta / 2, size))
 
     def _tail(self, step: int) -> float:
         """Return the failure probability of one answer at a step, on one side."""
         return self.beta * self._step_share(self._step_number(step)) / (2 * len(self.ranges))
-
-    @override
-    def _described(self) -> Any:
-        kind, values = super()._described()
-        return [kind, values | {"ranges": hashlib.blake2b(np.array(self.ranges, "<i8").tobytes()).hexdigest()}]

@@ -6,13 +6,13 @@ import functools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.discrete import LARGEST_TABLE, PRECISE, WORD_BITS, IntegerLaw
+from privstream.mechanisms.noise.discrete import LARGEST_TABLE, PRECISE, WORD_BITS, DiscreteLaplace, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_CHARGES,
@@ -20,6 +20,7 @@ from privstream.mechanisms.privacy.accounting import (
     LARGEST_EXPONENT,
     ROUNDING,
     ClockCurve,
+    PointCurve,
     PrivacyCurve,
     SlackCurve,
     StatusCurve,
@@ -29,25 +30,23 @@ from privstream.mechanisms.privacy.accounting import (
     shift_beside,
     shift_of_noise,
 )
+from typing_extensions import override
 
 LARGEST_COUNT = 1 << 62
 LARGEST_ETA = 300.0
 LARGEST_HITS = 65_535
+LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
 CLEAR = 1e-9  # people: a detection threshold is not missed by rounding
 REST = math.log(2) * WORD_BITS  # -ln of the least probability that a table has
-
-AnyCalibration = TypeVar("AnyCalibration", bound="Calibration")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorBudget:
     """What a monitor may spend, and on whom, by fields of `ThresholdMonitor`; all of them are public.
 
-    Attributes:
-        domain: "known": every item of a public domain is tested at every step; "rules": likewise, and each item brings
-            thresholds of its own, to which those here are added; "unknown": only items that somebody holds are tested,
-            so being tested at all must be hidden.
-        tests_per_person: tests of an unknown domain that one person takes part in at most, >= 1.
+    The domain is "known": every item of a public domain is tested at every step; "rules": likewise, and each item
+    brings thresholds of its own, to which those here are added; or "unknown": only items that somebody holds are
+    tested, so being tested at all must be hidden.
     """
 
     epsilon: float
@@ -56,7 +55,7 @@ class MonitorBudget:
     tests: int
     beta: float
     domain: str = "known"
-    tests_per_person: int | None = None
+    tests_per_person: int | None = None  # of an unknown domain, that one person takes part in at most
     count_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -116,11 +115,7 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """The count at which H is one, or would be.
-
-        With rules it is by how much their thresholds are moved away from each other, so that both kinds of errors have
-        one margin.
-        """
+        """The count at which H is one, or would be; with rules, how far apart their thresholds are moved."""
         budget = self.budget
         if budget.domain == "unknown":
             return (math.log(math.expm1(self.eta)) - math.log(budget.domain_hazard)) / self.eta
@@ -140,14 +135,18 @@ class Calibration:
         """Return Pr[T > count] for each count, accurate also when tiny."""
         return np.exp(-self.hazard(counts))
 
-    def hit_probability(self, counts: ArrayLike) -> Floats:
-        """Return Pr[T <= count] for each count, accurate also when tiny."""
-        return -np.expm1(-self.hazard(counts))
-
     @property
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - equal calibrations share a table, which is costly
     def threshold_law(self) -> IntegerLaw:
         """The law of max(T, 0), of max(T, 1) in an unknown domain, or of T with rules, exact to 128 bits."""
-        return _threshold_law(self)
+        budget, rate = self.budget, PRECISE.mpf(self.eta)
+        growth = PRECISE.exp(rate)
+        if budget.domain == "unknown":
+            unit = PRECISE.mpf(budget.domain_hazard) / (growth - 1)
+            return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
+        unit = PRECISE.exp(-rate * PRECISE.mpf(self.threshold))
+        first = math.floor(self.threshold - REST / self.eta) if budget.domain == "rules" else 0
+        return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * growth**k))
 
     def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
         """Return hidden thresholds T, one per label, int64 (n,)."""
@@ -155,10 +154,7 @@ class Calibration:
 
     @functools.cached_property
     def end_threshold(self) -> float:
-        """t': the count at which the hazard of going down is one.
-
-        So low that an item with the detection threshold stays up, and so high that an item of nobody goes down.
-        """
+        """t', where the hazard of going down is one: items that just went up stay, those of nobody go down."""
         if self.budget.domain == "rules":
             return -self.threshold
         margin = math.log(4 * (self.up_steps or 1) / self.budget.beta)  # -ln of the chance of one wrong down-test
@@ -171,9 +167,13 @@ class Calibration:
         return np.exp(np.minimum(exponent, LARGEST_EXPONENT))
 
     @property
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - as above
     def end_law(self) -> IntegerLaw:
         """The law of max(T', 0), or of T' with rules, exact to 128 bits."""
-        return _end_law(self)
+        rate, place = PRECISE.mpf(self.eta), PRECISE.mpf(self.end_threshold)
+        lowest = math.floor(self.end_threshold - math.log(REST) / self.eta)
+        first = lowest if self.budget.domain == "rules" else 0
+        return IntegerLaw.from_survival(first, lambda k: -PRECISE.expm1(-PRECISE.exp(-rate * (k - place))))
 
     @property
     def reach(self) -> float:
@@ -186,9 +186,8 @@ class Calibration:
     def detection_threshold(self, tests: int, beta: float) -> int:
         """Return the least count that is found with probability 1 - beta in each of `tests` tests at once.
 
-        Half of beta is left to items wrongly reported. With statuses a quarter is for `tests` up-tests and a quarter
-        for `up_steps` down-tests, so that an item with this count starts at once and does not end. With rules: the
-        margin by which a threshold must be passed, or missed, for a number of tests of both kinds to go as they should.
+        Half of beta is left to items wrongly reported. With statuses an item with this count starts at once and does
+        not end. With rules: the margin by which a threshold must be passed, or missed, for all tests to go right.
         """
         tests, beta = checks.integer("tests", tests, minimum=1), checks.probability("beta", beta)
         if self.budget.domain == "rules":
@@ -209,8 +208,18 @@ class Calibration:
 
     @functools.cached_property
     def hits_curve(self) -> PrivacyCurve:
-        """The privacy curve of hits and misses alone, without noisy counts and without the domain."""
-        return _curve(self.eta, self.budget.max_hits, statuses=self.up_steps is not None)
+        """The privacy curve of hits and misses alone."""
+        if self.up_steps is None:
+            return ClockCurve(eta=self.eta, clocks=self.budget.max_hits)
+        return StatusCurve(eta=self.eta, charges=self.budget.max_hits)
+
+    def with_counts(self) -> Self:
+        """Return the same with noise for the counts of hits, if `count_share` pays for any."""
+        budget = self.budget
+        if not budget.count_share:
+            return self
+        shift = shift_beside(self.hits_curve, budget.epsilon, budget.hits_delta)
+        return replace(self, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
 
     @property
     def proof(self) -> str:
@@ -228,62 +237,23 @@ class Calibration:
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
 
 
-def _curve(eta: float, charges: int, *, statuses: bool) -> ClockCurve | StatusCurve:
-    return StatusCurve(eta=eta, charges=charges) if statuses else ClockCurve(eta=eta, clocks=charges)
-
-
-@functools.lru_cache(maxsize=64)
-def _threshold_law(calibration: Calibration) -> IntegerLaw:
-    budget, rate = calibration.budget, PRECISE.mpf(calibration.eta)
-    growth, place = PRECISE.exp(rate), calibration.threshold
-    if budget.domain == "unknown":
-        unit = PRECISE.mpf(budget.domain_hazard) / (growth - 1)
-        return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
-    unit = PRECISE.exp(-rate * PRECISE.mpf(place))
-    first = math.floor(place - REST / calibration.eta) if budget.domain == "rules" else 0
-    return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * growth**k))
-
-
-@functools.lru_cache(maxsize=64)
-def _end_law(calibration: Calibration) -> IntegerLaw:
-    rate, place = PRECISE.mpf(calibration.eta), PRECISE.mpf(calibration.end_threshold)
-    lowest = math.floor(calibration.end_threshold - math.log(REST) / calibration.eta)
-    first = lowest if calibration.budget.domain == "rules" else 0
-    return IntegerLaw.from_survival(first, lambda k: -PRECISE.expm1(-PRECISE.exp(-rate * (k - place))))
-
-
-def with_counts(calibration: AnyCalibration) -> AnyCalibration:
-    """Return a calibration with noise for the counts of its hits, if `count_share` pays for any."""
-    budget = calibration.budget
-    if not budget.count_share:
-        return calibration
-    shift = shift_beside(calibration.hits_curve, budget.epsilon, budget.hits_delta)
-    return replace(calibration, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
-
-
 @functools.lru_cache(maxsize=64)
 def calibrate(budget: MonitorBudget, up_steps: int | None = None) -> Calibration:
     """Return the least noise for which tests meet `budget` that charge for hits, or with `up_steps` for changes.
 
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
-    docs/proofs/clock.md, or of docs/proofs/status_monitor.md.
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run: `Calibration.proof`.
 
     Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
 
     Raises:
         ValueError: epsilon is so small that the law has no table, or `max_hits` too large for statuses.
-
-    Example:
-        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
-        >>> calibrate(budget).detection_threshold(10**6, 0.01), round(calibrate(budget, 100_000).noise_scale, 2)
-        (330, 15.24)
     """
-    goal, statuses = budget.hits_delta * (1 - ROUNDING), up_steps is not None
-    if statuses and budget.max_hits > LARGEST_CHARGES:
+    if up_steps is not None and budget.max_hits > LARGEST_CHARGES:
         raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
 
     def accept(eta: float) -> bool:  # delta does not decrease with eta
-        return _curve(eta, budget.max_hits, statuses=statuses).delta(budget.hits_epsilon) <= goal
+        curve = Calibration(budget=budget, eta=eta, up_steps=up_steps).hits_curve
+        return curve.delta(budget.hits_epsilon) <= budget.hits_delta * (1 - ROUNDING)
 
     found = Calibration(budget=budget, eta=largest(accept, 0.0, LARGEST_ETA), up_steps=up_steps)
     if found.reach > LARGEST_TABLE:
@@ -291,4 +261,76 @@ def calibrate(budget: MonitorBudget, up_steps: int | None = None) -> Calibration
             f"epsilon must be large enough for thresholds of at most {LARGEST_TABLE:,} people, got "
             f"{budget.epsilon}: at this budget they reach {found.reach:,.0f}"
         )
-    return with_counts(found)
+    return found.with_counts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperCalibration(Calibration):
+    """Hit iff count + w + min(v, Delta) >= threshold, w and v discrete Laplace of scales 10 Delta and b; see `paper`.
+
+    Attributes:
+        inner_scale: b; Delta = b ln b, rounded up where v is cut off, and eta = 1 / (10 Delta).
+    """
+
+    inner_scale: float
+
+    @property
+    def cut_off(self) -> int:
+        """Delta, rounded up."""
+        return math.ceil(self.inner_scale * math.log(self.inner_scale))
+
+    @functools.cached_property
+    @override
+    def threshold(self) -> float:
+        return float(math.ceil(self.noise_scale * math.log(self.budget.tests / self.budget.beta)))
+
+    @override
+    def _surely_hit(self, allowed: float) -> int:
+        # Neither noise is so low, but with half of this probability each.
+        lowest = (DiscreteLaplace(scale).tail_quantile(allowed / 2) for scale in (self.noise_scale, self.inner_scale))
+        return int(self.threshold) + sum(lowest)
+
+    @override
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
+        outer = DiscreteLaplace(self.noise_scale).draw(noise.derive("w"), labels)
+        inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
+        return int(self.threshold) - outer - np.minimum(inner, self.cut_off)
+
+    @property
+    @override
+    def proof(self) -> str:
+        return "docs/proofs/kaplan_mansour_stemmer.md, Theorem 3.2 and section 4"
+
+    @functools.cached_property
+    @override
+    def hits_curve(self) -> PrivacyCurve:
+        # The (epsilon, delta) of the paper's theorem.
+        return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
+
+
+def _hits_delta(budget: MonitorBudget) -> float:
+    """Return the delta of hits alone: counts get the same share of delta as of epsilon."""
+    return budget.hits_delta * (1 - budget.count_share)
+
+
+@functools.lru_cache(maxsize=64)
+def paper(budget: MonitorBudget) -> PaperCalibration:
+    """Return the noise of the paper's Theorem 3.2 for `budget`; Theorem 3.8 needs more up to hundreds of hits.
+
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run.
+
+    Accuracy: `detection_threshold`, about twice the threshold 10 Delta ln(tests / beta).
+
+    Raises:
+        ValueError: epsilon is so large that b < 2, where the paper's proof does not hold.
+
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorem 3.2;
+    docs/proofs/kaplan_mansour_stemmer.md.
+    """
+    if budget.domain != "known":
+        raise ValueError("domain_size must be given with the constants of the paper")
+    log = math.log(3 / _hits_delta(budget))
+    scale = log * (75 * (budget.max_hits + 1) / log + 25) / budget.hits_epsilon
+    if scale < LEAST_SCALE:
+        raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
+    return PaperCalibration(budget=budget, eta=0.1 / (scale * math.log(scale)), inner_scale=scale).with_counts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +13,92 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration, MonitorBudget, calibrate
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
-from privstream.mechanisms.monitor.paper import paper
+from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration, MonitorBudget, calibrate, paper
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
+from privstream.mechanisms.sorted_runs import Charges, UserCounters
 
 DEFAULT_TESTS = 1_000_000
 LARGEST_THRESHOLD = 1 << 53
 STARTED, CONTINUES, ENDED = range(3)
+COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Holdings:
+    """The people and their items at one step: parallel columns, shape (n,), each pair of person and item at most once.
+
+    A person's items of the step have ranks, in an order that depends on nothing but the person, the step and the
+    person's own items. With c charges left a person takes part in the items ranked below c.
+
+    Raises:
+        ValueError, TypeError: a column has another shape or type.
+    """
+
+    step: int  # public, >= 0; steps are decided in increasing order, each once
+    users: np.ndarray  # uint64: keyed hashes of people
+    items: np.ndarray  # uint64: keyed hashes of items; with a known domain, positions in the domain
+    ranks: np.ndarray | None = None  # uint16; None: all are zero
+
+    def __post_init__(self) -> None:
+        checks.integer("step", self.step, minimum=0)
+        for name, dtype in COLUMNS.items():
+            column = getattr(self, name)
+            if column is None and name == "ranks":
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype:
+                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {dtype}, got {found}")
+            if column.shape != (len(self.users),):
+                raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
+
+    def active(self, counters: UserCounters, max_hits: int) -> NDArray[np.bool_]:
+        """Return for each row, bool (n,), whether its person counts for its item: the rank is below the charges left.
+
+        This is not for publication.
+        """
+        return np.asarray((0 if self.ranks is None else self.ranks) < max_hits - counters.charged(self.users))
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Holdings by item."""
+
+    items: Words  # that somebody has, (m,), increasing
+    totals: Integers  # how many people with charges left have each, (m,)
+    users: Words  # the people with each item, item by item, (n,)
+    active: NDArray[np.bool_]  # who of them counts, (n,)
+    held: Integers  # how many rows each item has, (m,)
+
+    @classmethod
+    def of(cls, holdings: Holdings, counters: UserCounters, max_hits: int) -> Self:
+        """Sort holdings by item, and count the people whose rank is below their charges left."""
+        order = np.argsort(holdings.items, kind="stable")
+        users, items = holdings.users[order], holdings.items[order]
+        active = holdings.active(counters, max_hits)[order]
+        first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
+        totals = np.add.reduceat(active, first, dtype=np.int64)
+        return cls(items[first], totals, users, active, np.diff(np.append(first, len(items))))
+
+    def counts(self, items: Words) -> Integers:
+        """Return the totals of some items, zero for those that nobody has."""
+        if not len(self.items):
+            return np.zeros(len(items), np.int64)
+        place = np.minimum(np.searchsorted(self.items, items), len(self.items) - 1)
+        return np.where(self.items[place] == items, self.totals[place], 0)
+
+    def charges(self, charged: NDArray[np.bool_]) -> Charges:
+        """Charge everybody who counts for one of the items in a mask, bool (m,)."""
+        return Charges.of(self.users[np.repeat(charged, self.held) & self.active])
+
+
+def repeats(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether two rows of a pair of columns are equal."""
+    order = np.lexsort((second, first))
+    one, other = first[order], second[order]
+    return bool(np.any((one[1:] == one[:-1]) & (other[1:] == other[:-1])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,21 +150,17 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     With `starts` items are public rules, such as "at least 500 people, until 400", each with thresholds of its own.
 
     Privacy:
-        Unit: one person over the whole run, added or removed: `guarantee`. Inputs may depend on everything published.
-        Assumes that each person enters at most `items_per_step` items a step, which is checked, and, with an unknown
-        domain, takes part in at most `horizon` steps: with `first_step` the monitor refuses other steps; without it
-        the caller must cap each person's participation. While an item is up, and with rules, every step must be
-        decided, also if nobody has anything, which `step` checks. Public: all fields, the steps, the hits or statuses,
-        and their noisy counts.
+        Unit: one person over the whole run, added or removed. Inputs may depend on everything published. Each person
+        enters at most `items_per_step` items a step, and there are at most `horizon` steps, which is checked. While an
+        item is up, and with rules, every step must be decided, also if nobody has anything, which `step` checks.
+        Public: all fields, the steps, the hits or statuses, and their noisy counts. Two monitors that look at the same
+        people in different ways must have different labels, or their answers together would give noise away.
 
     Accuracy:
         `detection_threshold`: the number of people, not yet dropped, from which an item is reported, or goes up at once
         and stays up, with probability 1 - beta, jointly over `tests` tests (and `up_steps` of items that are up). With
         an unknown domain, items that nobody has are never reported. With rules: by how much a number of people must
         pass a threshold, or miss it, for all `tests` tests to go as they should; in between a rule stays as it is.
-
-    Monitors that differ in any field draw different noise from one key; two that look at the same people in different
-    ways must have different labels, or their answers together would give noise away.
 
     Example:
         >>> from dataclasses import replace
@@ -107,8 +179,8 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     count_share: float = 0.25  # share of epsilon for noisy counts of what is charged; 0 publishes none
     label: str = ""  # says what the steps and items are
     domain_size: int | None = None  # public items are 0 .. domain_size - 1; None: items exist as somebody has them
-    horizon: int | None = None  # steps that one person takes part in at most; None with public items alone
-    first_step: int | None = None  # public number of the first step of the horizon
+    horizon: int | None = None  # steps of the run at most; None with public items alone
+    first_step: int = 0  # public number of the first step of the horizon
     items_per_step: int = 1  # items that one person has in a step at most, 1 to 65535; any number of rules
     tests: int | None = None  # for the accuracy; None for domain_size * horizon, or a million
     calibration: str = "clock"  # "status"; or "paper" for the clock's constants as published, for a public domain
@@ -123,8 +195,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         for name in ("domain_size", "horizon", "tests", "up_steps"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), minimum=1)
-        if self.first_step is not None:
-            checks.integer("first_step", self.first_step, minimum=0)
+        checks.integer("first_step", self.first_step, minimum=0)
         checks.integer("items_per_step", self.items_per_step, minimum=1, maximum=LARGEST_HITS)
         if self._size is None and self.horizon is None:
             raise ValueError("horizon must be given without a public list of items")
@@ -182,7 +253,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
             unit=PERSON,
             epsilon=self.epsilon,
             delta=self.delta,
-            horizon=None if self.first_step is None else self.horizon,
+            horizon=self.horizon,
             limits=tuple(limits),
             public=("all parameters", f"the steps, the {published}{' and their noisy counts' * counted}"),
             adaptivity="The adversary may choose all data of each step knowing everything published before it.",
@@ -267,7 +338,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     def _check(self, holdings: Holdings) -> None:
         """Refuse steps outside of the horizon, and holdings in which one person counts more than is paid for."""
         step, first = holdings.step, self.first_step
-        if first is not None and not first <= step < first + (self.horizon or step + 1):
+        if not first <= step < first + (self.horizon or step + 1):
             last = f" and < {first + self.horizon}" if self.horizon else ""
             raise HorizonExceeded(f"step must be >= {first}{last}, got {step}")
         if self._size is not None and np.any(holdings.items >= np.uint64(self._size)):

@@ -21,7 +21,7 @@ from privstream.mechanisms.noise.discrete import (
     sum_quantile,
 )
 from privstream.mechanisms.noise.sources import NoiseSource, Words
-from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma
+from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma, largest_shift
 from scipy import special
 from typing_extensions import override
 
@@ -31,6 +31,7 @@ EXACT = 2.0**53
 LARGEST_HORIZON = 1 << 20
 """Steps of correlated noise."""
 
+_LONGEST = 1 << 14  # steps of correlated noise that sums published now and then are given
 _ROUNDING_VARIANCE = 1 / 12  # of rounding to whole counts
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
@@ -407,3 +408,37 @@ def best_arity(horizon: int) -> int:
         least = itertools.count(max(2, round(horizon ** (1 / height)) - 1))
         bases.append(next(base for base in least if base**height > horizon))
     return min(bases, key=lambda base: len(plain_digits(base, horizon)) ** 2 * _most_digits(base, horizon))
+
+
+def sums_noise(
+    epsilon: float,
+    delta: float,
+    touched: int,
+    rows: int,
+    expected: int | None = None,
+    horizon: int | None = None,
+    *,
+    opposite: bool = False,
+) -> EpochNoise:
+    """Return the noise of continual column sums, for a person with so many rows that move so many columns by 1 each.
+
+    Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
+    sums are expected to be published, and can be at most, is for accuracy and memory alone. `opposite`: there are two
+    rows, of which the second takes back what the first adds. Proof: docs/proofs/counters.md, Theorem 2.
+    """
+
+    def correlated(steps: int) -> RunningNoise:
+        norm, shift = (
+            math.sqrt(rows * touched) if opposite else rows * math.sqrt(touched),
+            largest_shift(epsilon, delta),
+        )
+        return ToeplitzNoise.of(steps, shift, norm=norm, touched=rows * touched, largest=rows)
+
+    try:
+        if delta == 0:
+            scale = touched * rows / epsilon
+            return EpochNoise.of(lambda steps: laplace_tree(steps, scale), expected, horizon or LENGTHS[-1])
+        first = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
+        return EpochNoise.of(correlated, first, min(horizon or _LONGEST, _LONGEST))
+    except ValueError:
+        raise ValueError(f"epsilon must be larger for rows of {touched:,} columns, got {epsilon}") from None

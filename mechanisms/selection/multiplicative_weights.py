@@ -15,8 +15,14 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve
-from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers
-from privstream.mechanisms.selection.sparse_vector import VALUES, Progress, SparseVector
+from privstream.mechanisms.selection.sparse_vector import (
+    LARGEST,
+    VALUES,
+    Progress,
+    QueryMechanism,
+    SparseVector,
+    integers,
+)
 from scipy import special
 from typing_extensions import override
 
@@ -44,11 +50,6 @@ class LinearAnswers(NamedTuple):
     values: Floats
     measured: NDArray[np.bool_]
 
-    @property
-    def answered(self) -> int:
-        """Number of queries answered."""
-        return len(self.values)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
@@ -67,12 +68,10 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
 
     The hypothesis starts uniform. A query is answered from it, for free, unless a `SparseVector` with values finds that
     this answer is wrong by about alpha `records`: then the noisy true answer is published and the hypothesis updated.
-    After `max_updates` updates the run halts.
 
     Privacy:
-        Unit: one change of the data that moves no query by more than 1: one record added or removed.
-        (epsilon, delta)-DP however many queries are asked; queries may depend on all earlier answers. The data must be
-        the same in all steps. Public: the parameters, among them `records`, the queries and their number.
+        Unit: one record added or removed. (epsilon, delta)-DP however many queries are asked; queries may depend on all
+        earlier answers. The data must be the same in all steps. Public: the parameters, the queries and their number.
 
     Accuracy:
         Over so many queries, with probability 1 - beta, all answers are within `accuracy(queries, beta)` of the truth;
@@ -113,9 +112,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         """Return the mechanism whose alpha, of two digits, gives the least error among those that answer all queries.
 
         The error is for a number of queries, and larger with probability `beta`; parameters are all but alpha.
-
-        Raises:
-            ValueError, TypeError: a parameter breaks its rule, whatever alpha is.
         """
         checks.integer("queries", queries, minimum=1)
         checks.probability("beta", beta)
@@ -177,8 +173,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.
 
-        There are fewer answers than queries if the run halts before the last one. Queries are answered in pieces as
-        they are at once. Every run needs noise of its own.
+        There are fewer answers than queries if the run halts before. Every run needs noise of its own.
 
         Raises:
             BudgetSpent: the run had halted before.
@@ -197,7 +192,8 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
             state = Hypothesis(tests=tests, log_law=state.log_law)
             if sign:
                 values[done + row], measured[done + row] = value, True
-                state = Hypothesis(tests=tests, log_law=self._updated(state.log_law, sign * queries[done + row]))
+                moved = state.log_law + self.alpha / 2 * sign * queries[done + row]
+                state = Hypothesis(tests=tests, log_law=np.asarray(moved - special.logsumexp(moved)))
             done += row + abs(sign)
         return state, LinearAnswers(values[:done], measured[:done])
 
@@ -219,10 +215,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         after, answers = self.tests.step(tests, values[:end], noise, thresholds=thresholds[:end])
         sign = 1 if end % 2 else -1
         return after, (end - 1) // 2, sign * float(answers.numbers[0]), sign
-
-    def _updated(self, log_law: Floats, direction: NDArray[Any]) -> Floats:
-        moved = log_law + self.alpha / 2 * direction
-        return np.asarray(moved - special.logsumexp(moved))
 
     def _checked(self, given: LinearQueries) -> tuple[Integers, Integers]:
         counts = integers("counts", given.counts)

@@ -1,12 +1,13 @@
-"""SparseVector: queries tested one after the other against a hidden threshold, where hits alone cost anything."""
+"""Integer queries of sensitivity 1, and SparseVector: they are tested one by one, and hits alone cost anything."""
 
 from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,24 +16,128 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
-from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureComposition, PureDp, smallest
-from privstream.mechanisms.selection.queries import (
-    LARGEST,
-    QueryMechanism,
-    composed,
-    excess_quantile,
-    integers,
-    leaders,
-    noisy,
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy.accounting import (
+    ComposedCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureComposition,
+    PureDp,
+    smallest,
 )
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from typing_extensions import override
 
+LARGEST = 2**60
+"""Of values and thresholds: their sums with noise stay within 64 bits."""
+
+_SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and fits into 64-bit integers
 HITS, VALUES, GAPS = PUBLISHED = ("hits", "values", "gaps")
 PROOFS = {HITS: "sparse_vector.md, section Sparse", VALUES: "sparse_vector.md, section NumericSparse"}
 MOST_BRANCHES = 32
 SHARE_OF_VALUES = 1 / 9  # of epsilon, as in the source for delta = 0
 _MOST_GAIN = 1e4  # less noise by more than this is not looked for
+
+
+class QueryMechanism(ABC):
+    """A mechanism on integer queries, none of which one unit that is added or removed moves by more than 1.
+
+    A parameter that a subclass does not have is as it is here.
+    """
+
+    epsilon: float  # privacy loss of the whole run, or of one selection, > 0
+    delta: float = 0.0
+    monotone: bool = False
+    """Whether one change of the data moves all queries in one direction, as adding a person does: half the noise."""
+
+    proof: ClassVar[str] = ""
+    public: ClassVar[tuple[str, ...]] = ("all parameters", "the number of queries and their order")
+    adaptivity: ClassVar[str] = "The queries may depend on everything published before."
+    caveats: ClassVar[tuple[str, ...]] = (KEYED_NOISE,)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run, or of one selection."""
+        return PrivacyGuarantee(
+            unit=self.unit,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=self.limits,
+            public=self.public,
+            adaptivity=self.adaptivity,
+            proof=str(self.proof),
+            caveats=self.caveats,
+            curve=self.curve,
+        )
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """What the guarantee protects."""
+        return PrivacyUnit(what="query", same_direction=self.monotone)
+
+    @property
+    @abstractmethod
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of what the guarantee covers."""
+        return PureDp(self.epsilon)
+
+    def _check_queries(self, *scales: float) -> None:
+        """Check the parameters that these mechanisms share, and the noise scales that they give."""
+        checks.positive("epsilon", self.epsilon)
+        for scale in scales:
+            if not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
+                raise ValueError(f"epsilon must give a noise scale in [1e-6, 1e11], got a noise scale of {scale:g}")
+        checks.boolean("monotone", self.monotone)
+
+
+def composed(curves: tuple[PrivacyCurve, ...], epsilon: float, delta: float, interval: float = 1e-4) -> PrivacyCurve:
+    """Return what curves make together; (epsilon, delta), which they add up to, where the grid of losses has more."""
+    found = ComposedCurve(curves=curves, interval=interval)
+    return found if found.delta(epsilon) <= delta else PointCurve(at_epsilon=epsilon, at_delta=delta)
+
+
+def integers(name: str, values: ArrayLike, *, single: bool = False) -> Integers:
+    """Return a row of integers within range, or perhaps a single one, as a fresh int64 array; quotes no value."""
+    array: NDArray[Any] = np.asarray(values)
+    if array.ndim != 1 and not (single and array.ndim == 0):
+        raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {array.dtype}")
+    if array.size and (array.max() > LARGEST or array.min() < -LARGEST):
+        raise ValueError(f"{name} must be between -2**60 and 2**60")
+    return array.astype(np.int64)
+
+
+def noisy(values: Integers, law: Geometric | DiscreteLaplace, labels: Labels, noise: NoiseSource) -> Integers:
+    """Return values with noise that depends on label and value: see `NoiseSource.bind`."""
+    return values + law.draw(noise.derive("noise"), noise.derive("value").bind(labels, values))
+
+
+def leaders(totals: NDArray[Any], count: int) -> Integers:
+    """Return the indices of the `count` largest values in descending order, of equal ones the lower index first."""
+    if count < len(totals):
+        bar = np.partition(totals, len(totals) - count)[len(totals) - count]
+        above = np.flatnonzero(totals > bar)
+        chosen = np.concatenate([above, np.flatnonzero(totals == bar)[: count - len(above)]])
+    else:
+        chosen = np.arange(len(totals))
+    return chosen[np.lexsort((chosen, -totals[chosen]))]
+
+
+def excess_quantile(query: Geometric | DiscreteLaplace, threshold: Geometric | DiscreteLaplace, beta: float) -> float:
+    """Return a t such that a gap exceeds the truth by more than t with probability <= beta, the least up to about 1/2.
+
+    The error of a gap is the query's noise A minus the threshold's B, each less its mean: docs/proofs/free_gap.md,
+    section 5.
+    """
+    a, c = 1 / query.scale, 1 / threshold.scale
+    ahead = math.expm1(-c) / math.expm1(-a - c)  # Pr[A >= B]
+    return max(-1, math.ceil(math.log(ahead / beta) / a) - 1) - query.mean + threshold.mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +150,11 @@ class Progress:
 
 
 class Answers(NamedTuple):
-    """Hit or miss for the first queries of a step, in order, and for each hit what is published of it.
-
-    Numbers are noisy values, or gaps, which estimate value - threshold without bias (before it is known that the query
-    hits); there are none if only hits are published.
-    """
+    """Hit or miss for the first queries of a step, in order, and for each hit what is published of it."""
 
     hits: NDArray[np.bool_]  # (n,): fewer than asked if the run halted
-    numbers: Floats  # (m,)
+    numbers: Floats  # (m,): noisy values, or gaps, which estimate value - threshold; none if only hits are published
     branches: Integers  # (m,): branch 0 costs the full price, branch j that price divided by 2^j
-
-    @property
-    def answered(self) -> int:
-        """Number of queries answered."""
-        return len(self.hits)
 
 
 class Selection(NamedTuple):
@@ -109,7 +205,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     monotone: bool = False  # see `QueryMechanism`; for gaps alone
     branches: int = 1  # from 1 to 32; 1 without gaps
     margin: float = 2.0  # what branches from 1 on demand, in standard deviations of their query noise
-    threshold_share: float | None = None  # of epsilon, with gaps, in (0, 1); None for that of least gap variance
     noise_label = "sparse vector"
     state_type = Progress
     public = ("all parameters", "the thresholds", "the number of queries")
@@ -123,12 +218,10 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         checks.one_of("publish", self.publish, PUBLISHED)
         checks.integer("branches", self.branches, minimum=1, maximum=MOST_BRANCHES)
         checks.non_negative("margin", self.margin)
-        if self.threshold_share is not None:
-            checks.probability("threshold_share", self.threshold_share)
         if self.publish == GAPS and self.delta > 0:
             raise ValueError(f"delta must be 0 with gaps, got {self.delta}")
-        if self.publish != GAPS and (self.monotone or self.branches > 1 or self.threshold_share is not None):
-            raise ValueError("monotone, branches and threshold_share must be given with gaps alone")
+        if self.publish != GAPS and (self.monotone or self.branches > 1):
+            raise ValueError("monotone and branches must be given with gaps alone")
         self._check_queries(self.threshold_scale, self.query_scale, math.ldexp(self.query_scale, self.branches - 1))
         if self.publish == VALUES:
             _ = DiscreteLaplace(self.value_scale)
@@ -157,10 +250,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
     @property
     def threshold_epsilon(self) -> float:
-        """The part of epsilon that the threshold costs, with gaps."""
-        # Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
-        best = 1 / (1 + math.cbrt(((1 if self.monotone else 2) * self.max_hits) ** 2))
-        return self.epsilon * (best if self.threshold_share is None else self.threshold_share)
+        """The part of epsilon that the threshold costs, with gaps: that of least variance (Ding et al., 5.1)."""
+        return self.epsilon / (1 + math.cbrt(((1 if self.monotone else 2) * self.max_hits) ** 2))
 
     @property
     def hit_epsilon(self) -> float:
@@ -191,11 +282,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     @property
     def threshold_law(self) -> Geometric | DiscreteLaplace:
         """The noise of the threshold: geometric with gaps, else discrete Laplace."""
-        return self._law(self.threshold_scale)
+        return (Geometric if self.publish == GAPS else DiscreteLaplace)(self.threshold_scale)
 
     def query_law(self, branch: int = 0) -> Geometric | DiscreteLaplace:
         """Return the noise of a query in one branch."""
-        return self._law(math.ldexp(self.query_scale, branch))
+        return (Geometric if self.publish == GAPS else DiscreteLaplace)(math.ldexp(self.query_scale, branch))
 
     def least_gap(self, branch: int) -> float:
         """Return the least gap that hits in one branch."""
@@ -237,10 +328,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         return state.units > (self.max_hits - 1) * self._price
 
     def spent(self, state: Progress) -> float:
-        """Return the epsilon that the run has really used so far; what remains may be spent otherwise once it is over.
-
-        For delta > 0 hits do not add up, and the first query spends all.
-        """
+        """Return the epsilon that the run has used so far; with delta > 0 the first query spends all."""
         if not state.asked or self.delta > 0:
             return self.epsilon if state.asked else 0.0
         if self.publish == GAPS:
@@ -251,14 +339,12 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     def lower_bounds(self, answers: Answers, confidence: float) -> Floats:
         """Return lower confidence bounds of value - threshold for the hits.
 
-        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence, of which
-        each branch gets an equal part. This is not so among hits alone: of queries far below their threshold that hit
-        nevertheless, every bound is wrong.
+        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence. This is
+        not so among hits alone: of queries far below their threshold that hit nevertheless, every bound is wrong.
         """
         wrong = (1 - checks.probability("confidence", confidence)) / self.branches
-        threshold = Geometric(self.threshold_scale)
-        laws = (Geometric(math.ldexp(self.query_scale, branch)) for branch in range(self.branches))
-        below = np.array([excess_quantile(law, threshold, wrong) for law in laws])
+        laws = map(self.query_law, range(self.branches))
+        below = np.array([excess_quantile(law, self.threshold_law, wrong) for law in laws])
         return np.asarray(answers.numbers - below[answers.branches])
 
     def step(
@@ -268,8 +354,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
         True values are integers (n,), private; public thresholds, one or n, may take the place of `threshold`. There
         are fewer than n answers if the run halts before the last query. A vector is answered in pieces as it is at
-        once. Every run needs noise of its own, which depends on a query's position and on its true value where it is
-        published: a replay repeats the answer, a replay with other data does not repeat the noise.
+        once. Every run needs noise of its own, which is bound to positions, and to values where they are published.
 
         Raises:
             BudgetSpent: the run had halted before.
@@ -286,10 +371,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         """Select up to `max_hits` of the largest queries above the threshold, in noisy order, with their gaps.
 
         The guarantee holds for each call by itself; one that selects m queries has used the epsilon of the threshold
-        and of m hits. The order of the queries must not depend on the data.
-
-        Raises:
-            ValueError: gaps are not published, there are several branches, or there is no query.
+        and of m hits. The order of the queries must not depend on the data. Needs gaps, and one branch.
         """
         queries = integers("values", values)
         if self.publish != GAPS or self.branches > 1 or not len(queries):
@@ -346,9 +428,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         found = np.flatnonzero(branches >= 0)
         return found, branches[found]
 
-    def _law(self, scale: float) -> Geometric | DiscreteLaplace:
-        return Geometric(scale) if self.publish == GAPS else DiscreteLaplace(scale)
-
     def _centre(self, branch: int) -> float:
         """Return the mean of the noise of a gap."""
         return self.query_law(branch).mean - self.threshold_law.mean
@@ -361,10 +440,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
 @functools.lru_cache(maxsize=1024)
 def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> float:
-    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale.
-
-    For delta = 0 that is `changes` * `max_hits` / epsilon, and for delta > 0 never more.
-    """
+    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale."""
     pure = changes * max_hits / epsilon
     if delta == 0:
         return pure

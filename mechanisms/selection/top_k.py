@@ -28,7 +28,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, composed, integers, leaders, noisy
+from privstream.mechanisms.selection.sparse_vector import LARGEST, QueryMechanism, composed, integers, leaders, noisy
 from scipy import special
 from typing_extensions import override
 
@@ -39,9 +39,8 @@ MOST_MEASURES = 1_000_000  # of one person: what is accounted for within a minut
 def gaps_between(totals: Integers, order: Integers) -> Integers:
     """Return how far each leader but the last is ahead of the next one.
 
-    The last gap, to a runner-up whose identity stays secret, is the margin to the least value that would still have
-    been selected: one less than the difference where the runner-up would win a tie. The plain difference would not be
-    private (docs/proofs/free_gap.md).
+    The last gap, to a runner-up who stays secret, is the margin to the least value that would still have been selected:
+    one less than the difference where the runner-up would win a tie. The plain difference would not be private.
     """
     gaps: Integers = -np.diff(totals[order])
     if len(gaps):
@@ -50,25 +49,20 @@ def gaps_between(totals: Integers, order: Integers) -> Integers:
 
 
 class TopSelection(NamedTuple):
-    """Indices of the selected queries, the largest first, the gap of each to the next best, and the epsilon spent.
+    """What `NoisyTopK.select` returns."""
 
-    If a threshold ended the list, `threshold_gap` is the gap of the threshold to the best query below it, and the last
-    of `gaps` is a gap to the threshold. Otherwise it is None.
-    """
-
-    indices: Integers
-    gaps: Integers
-    threshold_gap: int | None
-    spent: float
+    indices: Integers  # of the selected queries, the largest first
+    gaps: Integers  # of each to the next best one, or to the threshold that ended the list
+    threshold_gap: int | None  # of that threshold to the best query below it
+    spent: float  # of epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTopK(QueryMechanism):
     """Selects the `top` queries whose noisy values are largest, with the gaps between them; `top` = 1 is noisy max.
 
-    Gap i is the noisy value of the i-th selected query minus that of the next one; the last gap is to the best query
-    that was not selected, whose index stays secret (`gaps_between`). Ties go to the lower index. With a `threshold`
-    (hybrid) the list ends where it is reached: it competes as a query of its own, with noise.
+    The last gap is to the best query that was not selected, whose index stays secret (`gaps_between`). Ties go to the
+    lower index. With a `threshold` (hybrid) the list ends where it is reached: it competes as a query of its own.
 
     Privacy:
         Unit: one change of the data that moves no query by more than 1.
@@ -78,8 +72,7 @@ class NoisyTopK(QueryMechanism):
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. The noise of a gap has twice the variance of `law`,
-        as if the selection did not depend on it.
+        reached, by more than `accuracy(queries, beta)`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -126,13 +119,9 @@ class NoisyTopK(QueryMechanism):
         return float(self.law.tail_quantile(checks.probability("beta", beta) / contestants))
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
-        """Select queries by their true values, integers (n,), private; each selection needs noise of its own.
+        """Select queries by their true values, integers (n,), private, more than `top`, the threshold being one.
 
-        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
-        data does not repeat the noise.
-
-        Raises:
-            ValueError: there are too few queries to select from.
+        Each selection needs noise of its own, which is bound to indices and values.
         """
         queries = integers("values", values)
         if self.threshold is not None:  # last, so that queries win ties against it
@@ -151,10 +140,7 @@ class NoisyTopK(QueryMechanism):
 
 
 class RankedCounts(NamedTuple):
-    """The selected counts, the largest first: index, gap to the next best, estimate, and its 95% interval.
-
-    Of an interval, which is >= 0, each one is meant by itself.
-    """
+    """The selected counts, the largest first: index, gap to the next best, estimate, and its own 95% interval."""
 
     indices: Integers
     gaps: Integers
@@ -172,14 +158,13 @@ class MeasuredTopK(QueryMechanism):
 
     Privacy:
         Unit: one person over all releases, who changes each count of a release by at most 1, all in one direction, and
-        at most `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases
-        together. Public: the parameters, the number and order of the counts, and when there are releases.
+        at most `items_per_release` of them, in at most `releases` releases. Public: the parameters, the number and
+        order of the counts, and when there are releases.
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection.accuracy(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
-        measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
-        decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
+        `selection.accuracy(counts, 0.05)`, and, each alone, an interval contains the true count: that of the measure,
+        widened to contain the estimate. Where noise decides what is selected, gaps and estimates are biased upwards.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -222,7 +207,6 @@ class MeasuredTopK(QueryMechanism):
     @functools.cached_property
     @override
     def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of all releases together."""
         if self.delta == 0:
             return PureDp(self.epsilon)
         selections = self._selections(self.selection.epsilon)
@@ -265,11 +249,7 @@ class MeasuredTopK(QueryMechanism):
     def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
         """Select and measure the largest counts of one release; estimates and intervals in tenths.
 
-        True counts come in a public order, integers (n,), n > `top`; each release needs noise of its own. It depends
-        on index and true value: a replay repeats the answer, a replay with other data does not repeat the noise.
-
-        Raises:
-            ValueError: there are not more than `top` counts.
+        True counts come in a public order, integers (n,), n > `top`; each release needs noise of its own.
         """
         source = noise.derive("measured top-k", described(self))
         selected = self.selection.select(counts, source.derive("selection"))
@@ -309,8 +289,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
     Privacy:
         Unit: one change of the data that moves no utility by more than `sensitivity`. epsilon-DP for each call of
         `select`, or for index and gap together if any exact sampler of the exponential mechanism selects on the same
-        data and `gap` draws the rest. Utilities and noise are floating-point numbers: round the gap that is published
-        (Mironov 2012). Public: the parameters, the number and order of the candidates.
+        data and `gap` draws the rest. Noise is of floating-point numbers: round the gap (Mironov 2012).
 
     Accuracy:
         With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.
@@ -361,11 +340,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
     def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
         """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
 
-        The index was selected with probability proportional to e^(utility / `utility_scale`), with other noise. The
-        gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
-
-        Raises:
-            ValueError: there are not two candidates, or `index` is none of them.
+        It is drawn by inverse CDF: a rejection loop would take time that depends on the data.
         """
         scaled = self._scaled(utilities)
         if not 0 <= checks.integer("index", index, minimum=0) < len(scaled):

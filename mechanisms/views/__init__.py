@@ -1,1 +1,1 @@
-"""Views: published tables in, published tables out. Nothing here knows noise or keys."""
+"""Views: published tables in, published tables out, without noise or keys: post-processing, which costs no privacy."""

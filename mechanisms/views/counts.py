@@ -1,4 +1,4 @@
-"""Numbers of people as they are shown: of single windows smoothed, or added up over several, and what rose.
+"""Numbers of people as they are shown: smoothed, summed, corrected for what limits drop, ranked, divided.
 
 Tables have a row for each window and item: `window_start` and `window_end` in microseconds since 1970, `item`, what was
 released as `noisy` and perhaps `value`, and the columns of what is shown.
@@ -6,7 +6,7 @@ released as `noisy` and perhaps `value`, and the columns of what is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.views.digits import FINEST, NORMAL, meaningful
-from privstream.mechanisms.views.rank import largest
-from privstream.mechanisms.views.ratios import ratio_bounds
-from privstream.mechanisms.views.smoothing import LOOKBACK, rises, smooth
-from privstream.mechanisms.views.tables import Windows, numbered, with_columns
-from privstream.mechanisms.views.trending import surely_above
+from privstream.mechanisms.views.rules import surely_above
+from privstream.mechanisms.views.smoothing import DIGITS, LOOKBACK, rises, smooth
+from privstream.mechanisms.views.tables import FINEST, NORMAL, Windows, meaningful, numbered, with_columns
 
 SHOWN = ("people", "lower", "upper")
 """Columns with the number that is shown, and its interval."""
@@ -28,13 +25,18 @@ RISE = ("rise", "rise_lower", "rise_upper")
 RELEASED = ("noisy", "value")
 """Columns with what was released, unbiased: of people and of values."""
 
+AS_IS, CORRECTED = 0.05, 0.2
+"""Shares up to which numbers are shown as they are, and corrected."""
+
+VALUES = ("value", "value_lower", "value_upper")
+
+Dropped = Mapping[str, float | None]
+"""The `share` that limits drop, and the `lower` and `upper` end of its interval of 95%; no upper one for "at least"."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCounts:
-    """What is shown of released counts: a view.
-
-    Privacy: post-processing of what is published.
-    """
+    """What is shown of released counts: a view."""
 
     windows: Windows  # that rows are about
     stddev: float | None = None  # of the noise of a count, to smooth single windows; None for numbers as released
@@ -134,3 +136,130 @@ def released_columns(answers: Integers, margins: Integers, max_value: int | None
     mean, least, most = meaningful(*np.where(sums > 0, ratios, np.nan))
     margin = np.maximum(mean - least, most - mean).round(-FINEST)
     return columns | {"value": value.astype(np.int64)} | ends | {"mean": mean, "mean_margin": margin}
+
+
+def corrected(
+    numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, share: float, least: float, most: float | None
+) -> Floats:
+    """Return numbers and the ends of their intervals, shape (3, n); the upper end of a lower bound is nan.
+
+    Up to `AS_IS` a number stays, up to `CORRECTED` it is divided by the share that is retained, and its interval has
+    the errors of both, as independent ones. That takes every item to lose the share of the whole run. Above, and
+    where more may be dropped than is known, a number is a lower bound.
+
+    Of the share that limits drop `least` and `most` are the interval of 95%; `most` is None for "at least".
+    """
+    found = np.array([numbers, lower, upper], np.float64)
+    if most is None or share > CORRECTED:
+        found[2] = np.nan
+        return found
+    number, below, above = found
+    divisor = 1 - share if share > AS_IS else 1.0
+    shown, least_shown = number / divisor, below
+    if share > AS_IS and least > 0:  # else limits may drop nothing
+        least_shown = np.maximum(shown - np.hypot((number - below) / divisor, shown - number / (1 - least)), below)
+    reach = np.hypot((above - number) / divisor, number / (1 - most) - shown)
+    return np.array([shown, np.clip(least_shown, 0.0, np.maximum(shown, 0.0)), shown + reach])
+
+
+def corrected_table(table: pa.Table, dropped: Dropped | None) -> pa.Table:
+    """Return rows with the numbers that they show, and what rose of them, as those of all people; see `corrected`.
+
+    Numbers stay where the share is not known.
+    """
+    if dropped is None or not table.num_rows:
+        return table
+    share, least, most = (dropped[name] for name in ("share", "lower", "upper"))
+    assert share is not None and least is not None
+    if most is not None and most <= AS_IS:
+        return table
+    columns: dict[str, np.ndarray] = {}
+    for names, finest in ((SHOWN, FINEST), (VALUES, 0)):
+        if {*names} <= {*table.column_names}:
+            number, lower, upper = (table[name].to_numpy() for name in names)
+            ends = corrected(number, lower, upper, share, least, most)
+            columns |= dict(zip(names, meaningful(*ends, finest=finest), strict=True))
+    if "value" in columns:
+        columns["value"] = columns["value"].astype(np.int64)
+    if "rise" in table.column_names and AS_IS < share <= CORRECTED:
+        risen = (table[name].to_numpy() / (1 - share) for name in RISE)
+        columns |= dict(zip(RISE, meaningful(*risen), strict=True))
+    return with_columns(table, columns)
+
+
+def _in_order(table: pa.Table, by: str) -> tuple[Integers, Integers]:
+    """Return rows window by window, the largest first, of equal ones the item that sorts first; and their places."""
+    starts = table["window_start"].to_numpy()
+    order = np.lexsort((numbered(table["item"]), -table[by].to_numpy(), starts))
+    starts = starts[order]
+    return order, np.arange(len(order)) - np.searchsorted(starts, starts)
+
+
+def largest(table: pa.Table, number: int, by: str = "people") -> pa.Table:
+    """Return the rows of each window with the largest numbers, in order; rows without a number are none."""
+    table = table.filter(pc.is_valid(table[by]))
+    if not table.num_rows:
+        return table
+    order, places = _in_order(table, by)
+    return table.take(order[places < number])
+
+
+def ranked(table: pa.Table, top: int) -> pa.Table:
+    """Return the items with the largest numbers in each window, with their ranks and how far they lead the next one.
+
+    The lead of the last item that there is, is null.
+    """
+    order, places = _in_order(table, "people")
+    table = table.take(order)
+    number, lead = table["people"].to_numpy(), np.full(len(order), np.nan)
+    lead[:-1] = np.where(places[1:] > 0, number[:-1] - number[1:], np.nan).round(DIGITS)
+    columns = {name: table[name] for name in ("window_start", "window_end")}
+    columns |= {"rank": pa.array(places + 1), "item": table["item"], "gap": pa.array(lead, from_pandas=True)}
+    columns |= {name: table[name] for name in ("people", "lower", "upper")}
+    return pa.table(columns).filter(pa.array(places < top))
+
+
+def ratios(above: pa.Table, below: pa.Table) -> pa.Table:
+    """Return `ratio`, `lower` and `upper` of the items and windows that both tables have, but not of lower bounds.
+
+    Counts must have independent noise, whose deviations are taken from the intervals; see `ratio_bounds`.
+    """
+    keys = ["window_start", "item"]
+    above = above.select([*keys, "window_end", *SHOWN])
+    pairs = above.join(below.select([*keys, *SHOWN]), keys, right_suffix=" below", join_type="inner")
+    pairs = pairs.filter(pc.and_(pc.is_valid(pairs["upper"]), pc.is_valid(pairs["upper below"])))
+    given = []
+    for end in ("", " below"):
+        number, lower, upper = (pairs[f"{name}{end}"].to_numpy() for name in SHOWN)
+        given += [number, np.maximum(upper - number, number - lower) / NORMAL]
+    found = {name: pairs[name] for name in ("window_start", "window_end", "item")}
+    for name, column in zip(("ratio", "lower", "upper"), meaningful(*ratio_bounds(*given)), strict=True):
+        found[name] = pa.array(column, from_pandas=True)
+    return pa.table(found)
+
+
+def ratio_bounds(
+    numerators: ArrayLike, numerator_stddevs: ArrayLike, denominators: ArrayLike, denominator_stddevs: ArrayLike
+) -> Floats:
+    """Return ratios of noisy numbers that are at least 0, and the ends of intervals of 95%, (3, n); nan for no bound.
+
+    Accuracy: with independent normal noise of known variance, each single interval holds the ratio of the numbers
+    without noise with a probability of 95% (92% where the denominator is as small as the deviation of its noise). Where
+    the denominator with noise is within its reach around 0, there is neither a ratio nor an interval.
+
+    Example:
+        >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
+        [[0.05], [0.04], [0.06]]
+
+    Source: Fieller, Some problems in interval estimation (1954).
+    """
+    above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
+    noise_above = np.square(NORMAL * np.asarray(numerator_stddevs, np.float64))
+    noise_below = np.square(NORMAL * np.asarray(denominator_stddevs, np.float64))
+    known = below > np.sqrt(noise_below)
+    below = np.where(known, below, np.nan)
+    leading = np.square(below) - noise_below  # of the quadratic equation whose roots are the ends
+    reach = np.sqrt(np.square(above) * noise_below + noise_above * leading)
+    ends = ((above * below + side * reach) / leading for side in (-1, 1))
+    lower, upper = (np.maximum(end, 0.0) for end in ends)
+    return np.array([np.maximum(above / below, 0.0), lower, upper])

@@ -1,13 +1,19 @@
-"""Rules: whether a published number is beyond a threshold, window after window."""
+"""Rules: which published numbers are beyond a threshold, window after window, and since when."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.views.tables import Windows
-from privstream.mechanisms.views.trending import CONTINUES, STARTED
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms.views.tables import NORMAL, Windows, numbered
+
+STARTED, CONTINUES = "started", "continues"
+
+SURELY = 3.3
+"""Standard deviations by which a number must be above the threshold."""
 
 CLEAR, ALERT, NO_DATA = ("clear", "alert", "no data")
 
@@ -61,8 +67,6 @@ def watched(before: Watch, value: float | None, condition: Condition, start: int
     """Return how an alert stands after the window that starts at `start`, in which the number is `value`.
 
     Without data an alert neither begins nor ends, and the windows in a row that it needs begin anew.
-
-    Privacy: post-processing.
     """
     alert, beyond, state = before.alert, 0, NO_DATA
     if value is not None:
@@ -84,7 +88,7 @@ def states(
     """Return whether a number is beyond a threshold, window by window, and how the alert stands after them.
 
     Numbers, with their intervals, are given by the start of their windows; a lower bound, without an upper end, ends no
-    alert. `watch` is how the alert stands before them. Privacy: post-processing.
+    alert. `watch` is how the alert stands before them.
     """
     found = []
     for start, end in windows:
@@ -99,7 +103,7 @@ def alerts(table: pa.Table, before: pa.Table | None, windows: Windows, rules: Ma
     """Return in which windows rules are met, by the numbers of the items that they are named after.
 
     The table has counts of a run or of a window; `before` is what was returned of the window before these. After a
-    budget period nothing continues. Privacy: post-processing.
+    budget period nothing continues.
     """
     known: dict[str, tuple[int, Watch]] = {}
     for row in [] if before is None else before.to_pylist():
@@ -123,3 +127,42 @@ def alerts(table: pa.Table, before: pa.Table | None, windows: Windows, rules: Ma
                 | {"status": STARTED if watch.since == start else CONTINUES}
             )
     return pa.Table.from_pylist(found, MET)
+
+
+def surely_above(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, threshold: float) -> NDArray[np.bool_]:
+    """Return which numbers, with intervals of 95%, are surely above a threshold.
+
+    The error of a number is taken from the lower side of its interval: the upper one may have what limits drop. Where
+    the lower end is cut off at 0 it is the longer side. The upper end of a lower bound is nan.
+    """
+    number, low, high = (np.asarray(each, np.float64) for each in (numbers, lower, upper))
+    error = np.where(low > 0, number - low, np.fmax(number - low, high - number)) / NORMAL
+    return np.asarray(number - threshold > SURELY * error)
+
+
+def trending(table: pa.Table, before: pa.Table | None, windows: Windows, threshold: float) -> pa.Table:
+    """Return the rows that are surely above a threshold, and since when their items are, window after window.
+
+    The table has counts of a run or of a window; `before` is what was returned of the window before these. After a
+    budget period nothing continues.
+    """
+    columns = {name: table[name] for name in ("window_start", "window_end", "item", "people", "lower", "upper")}
+    number, lower, upper = (table[name].to_numpy() for name in ("people", "lower", "upper"))
+    found = pa.table(columns).filter(pa.array(surely_above(number, lower, upper, threshold)))
+    found = found.append_column("since", found["window_start"])
+    found = found.append_column("status", pa.repeat(STARTED, len(found)))
+    if before is not None and before.num_rows:
+        found = pa.concat_tables([before, found.cast(before.schema)])
+    if not found.num_rows:
+        return found
+    starts, items = found["window_start"].to_numpy(), numbered(found["item"])
+    order = np.lexsort((starts, items))
+    steps, items = np.asarray(windows.starting(starts[order])), items[order]
+    follows = np.zeros(len(order), bool)
+    follows[1:] = (items[1:] == items[:-1]) & (np.diff(steps) == 1) & (np.diff(windows.renewals(steps)) == 0)
+    first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(order))))
+    since, status = found["since"].to_numpy().copy(), np.full(len(order), STARTED, object)
+    since[order] = since[order][first]
+    status[order[follows]] = CONTINUES
+    found = found.set_column(6, "since", pa.array(since)).set_column(7, "status", pa.array(status, pa.string()))
+    return found.slice(0 if before is None else before.num_rows)

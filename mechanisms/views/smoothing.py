@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.views.digits import NORMAL, meaningful
-from privstream.mechanisms.views.tables import with_columns
+from privstream.mechanisms.views.tables import NORMAL, meaningful, with_columns
 
 LOOKBACK = 64
 """Windows from which numbers of a run without an end are smoothed."""
@@ -42,8 +41,6 @@ def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Floats:
 
     Each is made of the windows before and after it; nan where there is no count. One that lies outside of the interval
     of its own count has an interval that contains that one, too; far outside, the count itself is the number.
-
-    Privacy: post-processing.
 
     Accuracy: intervals hold 93 to 100% of steady, drifting, jumping, bursting and weekly series, on the mean; of a
     single window that stands out by 4 deviations or more 90%, by 3 some 70%, by 2 some 45%.
@@ -165,8 +162,6 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     number keeps its own interval where that is narrower.
 
     95% intervals say how large the noise is; `period` is how many windows may repeat themselves, or 0.
-
-    Privacy: post-processing.
     """
     number, low, high = (np.asarray(each, np.float64) for each in (estimates, lower, upper))
     stddev = np.maximum(np.maximum(high - number, number - low) / NORMAL, _LEAST_STDDEV)  # ends may be cut off at 0
@@ -197,10 +192,7 @@ def _rhythm(numbers: Floats, period: int) -> tuple[Floats, float]:
 
 @dataclass(frozen=True)
 class SmoothedWindows:
-    """What is shown of one number of each window of a run that has ended, or of several that a column tells apart.
-
-    Privacy: post-processing of what is published.
-    """
+    """What is shown of one number of each window of a run that has ended, or of several that a column tells apart."""
 
     shown: str  # column with the number that is shown; `noisy` has that of the window alone
     by: str = ""  # column that tells numbers of a window apart; empty where there is one

@@ -1,4 +1,4 @@
-"""Tables of published rows, and the windows that they are about."""
+"""Tables of published rows, their windows, and numbers with the digits that noise leaves meaningful."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.mechanisms.arrays import Integers
+from numpy.typing import ArrayLike
+from privstream.mechanisms.arrays import Floats, Integers
+
+NORMAL = 1.959963984540054
+"""As far reach 95% of a normal law to either side, in standard deviations."""
+
+FINER = 10.0
+"""So many times finer than the standard deviation that an interval stands for are its digits, at least."""
+
+FINEST, COARSEST = -9, 15
+_SLACK = 1e-6  # of a digit: what binary fractions add to a number that is rounded already
 
 
 class Windows(Protocol):
@@ -39,3 +49,27 @@ def in_micros(table: pa.Table) -> pa.Table:
     """Return a table with its times as numbers: microseconds since 1970."""
     types = [pa.int64() if pa.types.is_timestamp(each) else each for each in table.schema.types]
     return table.cast(pa.schema(map(pa.Field.with_type, table.schema, types)))
+
+
+def meaningful(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, finest: int = FINEST) -> Floats:
+    """Return numbers and the ends of their 95% intervals, shape (3, n), rounded to digits that noise leaves meaningful.
+
+    The digit is the largest power of ten that is at most a tenth of the standard deviation that the interval stands
+    for. Ends are rounded outwards, so that what the interval held it holds still.
+
+    Numbers are nan where there is none, the upper end alone in a lower bound; `finest` is a power of ten, 0 for whole
+    numbers.
+
+    Example:
+        >>> meaningful([759.24, 12.3456], [714.8, 12.0], [803.1, 12.7]).tolist()
+        [[759.0, 12.35], [714.0, 12.0], [804.0, 12.7]]
+    """
+    number, below, above = (np.asarray(each, np.float64) for each in (numbers, lower, upper))
+    spread = np.fmax(number - below, above - number) / NORMAL
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.floor(np.log10(spread / FINER))
+    power = np.where(np.isfinite(power), np.clip(power, finest, COARSEST), finest)
+    unit = 10.0 ** np.abs(power)
+    number, below, above = (np.where(power < 0, each * unit, each / unit) for each in (number, below, above))
+    whole = np.array([np.rint(number), np.floor(below + _SLACK), np.ceil(above - _SLACK)])
+    return np.asarray(np.where(power < 0, whole / unit, whole * unit) + 0.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
-from privstream.mechanisms.views.corrected import Dropped
+from privstream.mechanisms.views.counts import Dropped
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo

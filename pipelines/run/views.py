@@ -10,10 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.mechanisms.views.corrected import Dropped, corrected_table
-from privstream.mechanisms.views.counts import ShownCounts
-from privstream.mechanisms.views.rank import largest
-from privstream.mechanisms.views.ratios import ratios
+from privstream.mechanisms.views.counts import Dropped, ShownCounts, corrected_table, largest, ratios
 from privstream.mechanisms.views.rules import NO_DATA, Watch, states
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor

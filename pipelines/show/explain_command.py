@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
-from privstream.mechanisms.views.corrected import AS_IS
+from privstream.mechanisms.views.counts import AS_IS
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE

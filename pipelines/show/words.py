@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.privacy.units import in_words
-from privstream.mechanisms.views.corrected import CORRECTED
+from privstream.mechanisms.views.counts import CORRECTED
 from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.show.records import NO_QUERY, OUTSIDE, SEVERAL, UNUSED, Records, fault, listed
 

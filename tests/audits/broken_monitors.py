@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from privstream.mechanisms.monitor.holdings import Charges
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.sorted_runs import Charges
 
 
 class OnlyPresentItems(ThresholdMonitor):

@@ -9,9 +9,9 @@ between the worlds, computed from the laws the mechanism states: the best statis
 from dataclasses import dataclass, replace
 
 import numpy as np
-from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
-from privstream.mechanisms.monitor.monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sorted_runs import UserCounters
 
 CROWD = np.uint64(1 << 40)
 INFINITE = 60.0
@@ -109,7 +109,7 @@ def _log_ratio(belief, plan, hit, count, charged, step):
         ranks = np.cumsum(plan.held[world], axis=1) - 1 if belief.gated else np.zeros(hit.shape, np.int64)
         active = plan.held[world] & (ranks < (belief.max_hits - charged[world])[:, None])
         holders.append(plan.others + active)
-        chance = calibrated.hit_probability(holders[world])
+        chance = -np.expm1(-calibrated.hazard(holders[world]))
         miss = np.where(holders[world] > 0, calibrated.miss_probability(holders[world]), 1 - chance)
         log.append(np.log(np.maximum(np.where(hit, chance, miss), 1e-300)))
         charged[world] += (active & hit).sum(axis=1)

@@ -27,7 +27,7 @@ def transcripts(calibrated, rule, *, tests, charges, free_ends=False):
         there = (np.arange(2)[:, None] == life) & (np.take_along_axis(left, life[None], 0) > 0)
         counts = others + there
         miss = np.where(up, calibrated.miss_probability(counts), np.exp(-calibrated.end_hazard(counts)))
-        hit = np.where(up, calibrated.hit_probability(counts), -np.expm1(-calibrated.end_hazard(counts)))
+        hit = np.where(up, -np.expm1(-calibrated.hazard(counts)), -np.expm1(-calibrated.end_hazard(counts)))
         charged = there & (up | (not free_ends))
         law, left = np.concatenate([law * miss, law * hit], axis=1), np.concatenate([left, left - charged], axis=1)
         over = (left <= 0).all(axis=0)

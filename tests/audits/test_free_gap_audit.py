@@ -107,9 +107,7 @@ class TestExactly:
     @pytest.mark.parametrize("monotone", [True, False])
     @pytest.mark.parametrize("top", [1, 2])
     def test_hybrid_sparse_vector(self, top, monotone, monkeypatch):
-        mechanism = SparseVector(
-            epsilon=4.0 * top, max_hits=top, threshold=1, publish="gaps", monotone=monotone, threshold_share=0.4
-        )
+        mechanism = SparseVector(epsilon=4.0 * top, max_hits=top, threshold=1, publish="gaps", monotone=monotone)
         law, threshold_law = mechanism.query_law(), mechanism.threshold_law
 
         class Zero(Geometric):
@@ -146,9 +144,7 @@ class TestExactly:
     @pytest.mark.parametrize("monotone", [True, False])
     def test_adaptive_sparse_vector(self, monotone):
         """Two queries, two branches, all values of the five noises."""
-        mechanism = SparseVector(
-            epsilon=5.0, max_hits=2, publish="gaps", branches=2, monotone=monotone, threshold_share=0.4, margin=1.0
-        )
+        mechanism = SparseVector(epsilon=5.0, max_hits=2, publish="gaps", branches=2, monotone=monotone, margin=1.0)
         noise, weights = noise_grid(mechanism.query_law(1), mechanism.query_law(0))
         barriers, barrier_weights = noise_grid(mechanism.threshold_law)
 

@@ -22,7 +22,7 @@ def outcomes(mechanism, counts, seed, runs):
     for run in range(runs):
         _, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(seed).derive(run))
         measured = np.zeros(QUERIES, dtype=np.int64)
-        measured[: answers.answered] = answers.measured
+        measured[: len(answers.values)] = answers.measured
         total = np.clip(answers.values[answers.measured].sum() - 13 * measured.sum() + 8, 0, 15)
         codes.append(int(measured @ 2 ** np.arange(QUERIES)) * 16 + int(total))
     return np.array(codes)

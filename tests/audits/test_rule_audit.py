@@ -5,17 +5,14 @@ probability that its own tables of noise state.
 """
 
 import math
-from dataclasses import replace
-from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from laws import cdf, survival
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, Holdings, ThresholdMonitor
+from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200
@@ -43,23 +40,6 @@ class FreeEndings(Steered):
     def decide(self, counters, holdings, noise, up):
         rows, charges, after = super().decide(counters, holdings, noise, up)
         return rows, charges if np.any(rows.status == STARTED) else Charges.none(), after
-
-
-class LittleNoise(Steered):
-    """Has noise of two thirds of the scale that the budget asks for."""
-
-    @cached_property
-    def calibrated(self):
-        return replace(super().calibrated, eta=1.5 * super().calibrated.eta)
-
-
-class NoiseOfTheClock(Steered):
-    """Is calibrated for tests of one kind."""
-
-    @cached_property
-    def calibrated(self):
-        budget = MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=self.max_hits, tests=self.tests, beta=self.beta)
-        return replace(super().calibrated, eta=calibrate(budget).eta)
 
 
 def made(kind=Steered, **changes):
@@ -139,18 +119,6 @@ def test_endings_that_charge_nobody_are_found(kind):
     law = transcripts(monitor, lambda law, number: (False, knee), tests=7, max_hits=1)
     leak = leaked(law, EPSILON)
     assert leak > 1.2 * DELTA if kind is FreeEndings else leak <= DELTA
-
-
-def test_too_little_noise_is_found():
-    monitor = made(LittleNoise)
-    law = transcripts(monitor, best(monitor, cells=12, against=0), tests=90, max_hits=1)
-    assert leaked(law, EPSILON) > 1.5 * DELTA
-
-
-def test_noise_that_was_calibrated_for_one_kind_of_test_is_found():
-    monitor = made(NoiseOfTheClock)
-    law = transcripts(monitor, best(monitor, cells=20, against=0), tests=150, max_hits=1)
-    assert leaked(law, EPSILON) > 1.1 * DELTA
 
 
 def test_answers_have_the_probabilities_that_the_attack_reckons_with():

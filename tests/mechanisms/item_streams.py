@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.monitor import Holdings
 from privstream.mechanisms.noise.sources import SeededNoise
 
 DOMAIN = 6

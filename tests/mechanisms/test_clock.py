@@ -8,7 +8,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws import cdf
 from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
-from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import ClockCurve
 
 HITS = (1, 4, 16, 64)
@@ -70,7 +69,7 @@ def transcripts(budget, hit, others, old, new):
 
 
 def leaked(made, found, others, old, new, epsilon):
-    hit = {c: float(found.hit_probability(c)) for count in others for c in (count, count + 1)}
+    hit = {c: -math.expm1(-found.hazard(c)) for count in others for c in (count, count + 1)}
     p, q = transcripts(made, hit.__getitem__, others, old, new).T
     return max(np.maximum(0, a - math.exp(epsilon) * b).sum() for a, b in ((p, q), (q, p)))
 
@@ -138,25 +137,11 @@ def test_hazard_grows_by_no_more_than_one_person_may_add(changes):
     assert (hazard[0] == 0) == (found.budget.domain == "unknown")
 
 
-def test_hazards_of_all_tests_of_one_person_sum_to_the_delta_of_the_domain():
-    bounded = budget(domain="unknown", tests_per_person=500)
-    assert -math.expm1(-500 * bounded.domain_hazard) == pytest.approx(bounded.delta / 2)
-
-
 @pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}])
 def test_law_of_hidden_thresholds_is_the_hit_probability(changes):
     found = calibrate(budget(max_hits=1, **changes))
     counts = np.arange(0, 300)
     hidden = cdf(found.threshold_law, counts)
-    hit, miss = (probability(counts) for probability in (found.hit_probability, found.miss_probability))
+    hit, miss = -np.expm1(-found.hazard(counts)), found.miss_probability(counts)
     assert hidden == pytest.approx(hit, rel=1e-9, abs=1e-15)
     assert hit + miss == pytest.approx(1)
-
-
-def test_drawn_thresholds_follow_the_hit_probability():
-    found = calibrate(budget())
-    drawn = found.draw_thresholds(SeededNoise(11), 100_000)
-    for count in (200, 280, 300):
-        p = float(found.hit_probability(count))
-        # Hoeffding: false alarm below 2 exp(-2 n x^2) = 1e-10.
-        assert abs(np.mean(drawn <= count) - p) < math.sqrt(math.log(2e10) / 2e5)

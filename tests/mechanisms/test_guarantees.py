@@ -8,7 +8,9 @@ import pkgutil
 import numpy as np
 import privstream.mechanisms
 import pytest
-from privstream.mechanisms import PrivacyGuarantee
+from privstream.mechanisms import (
+    PrivacyGuarantee,
+)
 from privstream.mechanisms.privacy.accounting import (
     ClockCurve,
     ComposedCurve,

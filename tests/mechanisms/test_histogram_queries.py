@@ -7,17 +7,10 @@ import pytest
 from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.continual.histogram import HistogramQueries
-from privstream.mechanisms.continual.partition import bound_labels, sums_noise
-from privstream.mechanisms.continual.queries import (
-    Histogram,
-    MaxSum,
-    MinSum,
-    Monotone,
-    Quantile,
-    TopK,
-)
+from privstream.mechanisms.continual.histogram import HistogramQueries, bound_labels
+from privstream.mechanisms.continual.queries import Histogram, MaxSum, MinSum, Monotone, Quantile, TopK
 from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.running import sums_noise
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS
 from scipy import stats

@@ -252,7 +252,7 @@ COUNTED |= {
     "rows_per_unit",
 }
 COUNTED |= {"tests", "top", "universe"}
-SHARES = {"beta", "measure_share", "threshold_share"}
+SHARES = {"beta", "measure_share"}
 SWITCHES = {"dropped", "integer", "monotone", "public_keys"}
 
 

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import (
-    DynamicPredecessor,
-    IncrementalPredecessor,
-    PredecessorStep,
-    SeededNoise,
-    Updates,
-)
+from privstream.mechanisms import DynamicPredecessor, IncrementalPredecessor, PredecessorStep, SeededNoise, Updates
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.predecessor import NO_POINT, NOTHING, bounds, last_starts
 from privstream.mechanisms.continual.ranges import below, history
@@ -234,45 +228,6 @@ class TestDynamic:
 
 class TestLargeIntervals:
     """Bounds of sets know that an interval has no more points than places."""
-
-    @staticmethod
-    def ways(height):
-        """Yield the prefix q and the unfinished intervals (depth, place) on its way, for all ways that there can be.
-
-        Written as the proof has it: the cover of [0, q), an active interval above the deeper ones of it, the last
-        finished interval y in one of the others, or none.
-        """
-        for q in range(1, (1 << height) + 1):
-            cover = [(height - b, (q >> b) - 1) for b in range(height + 1) if q >> b & 1]  # from q downwards
-            for above in (None, *range(height + 1)):
-                if above is not None and q == 1 << height:
-                    continue
-                kept = [each for each in cover if above is None or each[0] <= above]
-                active = [] if above is None else [(above, q >> (height - above))]
-                yield q, {*active, *kept}
-                for passed, (depth, place) in enumerate(kept):
-                    for down in range(height - depth + 1):
-                        for y in range(place << down, (place + 1) << down):
-                            right = {
-                                (depth + i, (y >> (down - i)) + 1)
-                                for i in range(1, down + 1)
-                                if (y >> (down - i)) % 2 == 0
-                            }
-                            children = set()
-                            if depth + down < height:
-                                children = {(depth + down + 1, 2 * y), (depth + down + 1, 2 * y + 1)}
-                            yield q, {*active, *kept[:passed], *right, *children}
-
-    @pytest.mark.parametrize("height", [4, 5, 6])
-    def test_sets_have_no_more_intervals_of_each_depth_than_bounds_assume(self, height):
-        """Two of each, and two more of the size of the root: so the sum over all depths of twice a bound is enough."""
-        ways = list(self.ways(height))
-        assert math.log(2 * len({(q, *sorted(way)) for q, way in ways})) <= math.log(1 << height) + math.log(
-            2 * (height + 2)
-        ) + (height + 1) * math.log(2)
-        for _, way in ways:
-            for depth in range(height + 1):  # of the bounds, nonincreasing with depth, those of the `depth` first ones
-                assert sum(each[0] <= depth for each in way) <= 2 * (depth + 1)
 
     def test_answers_of_dense_points_are_within_bounds(self):
         """Half of all places have points; where they may be counted again, places are no limit."""

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.partition import sums_noise
-from privstream.mechanisms.continual.predecessor import bounds, longest_cover
+from privstream.mechanisms.continual.predecessor import bounds
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
 from privstream.mechanisms.noise.discrete import NoiseSum
+from privstream.mechanisms.noise.running import sums_noise
 
 EXACT = 1e7  # an epsilon at which all noise is 0
 UNIVERSE = 13
@@ -56,7 +56,7 @@ def test_covers_are_partitions_into_few_intervals(universe):
         pieces = sorted(zip(first[rows].tolist(), after[rows].tolist(), strict=True))
         assert [a, *(end for _, end in pieces)] == [*(start for start, _ in pieces), b]
         most = max(most, len(pieces))
-    assert most <= longest_cover(height)
+    assert most <= max(1, 2 * height - 2)
 
 
 @given(ranges=RANGES, pure=st.booleans())
@@ -165,13 +165,6 @@ class TestNoise:
             assert beyond < 2 * tail + 6.5 * math.sqrt(2 * tail / len(sums))
             assert np.mean(np.abs(1.6 * sums) > bound) > beyond
         assert np.abs(drawn).max() <= mechanism.errors(23).max() <= mechanism.error(23)
-
-    def test_correlated_noise_is_far_below_that_of_trees(self):
-        """Trees with Gaussian noise would have 2 V levels(T) times the binary digits of t."""
-        ranges = ((1, 500), (300, 900), (200, 700))
-        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=1000, horizon=1000, ranges=ranges)
-        trees = 2 * mechanism.nodes.overlap * 10 * 4.2247**2 * 5
-        assert mechanism.noise.variance(500) < trees / 4
 
     @pytest.mark.parametrize(
         ("raising", "lowering"),

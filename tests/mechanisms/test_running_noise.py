@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.ranges import RangeCounter, Updates
 from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.correlated import BufferedFactor
@@ -18,6 +17,7 @@ from privstream.mechanisms.noise.running import (
     ToeplitzNoise,
     _most_digits,
     plain_digits,
+    sums_noise,
 )
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift

@@ -6,11 +6,7 @@ import math
 import numpy as np
 import pytest
 from grids import some_quick
-from privstream.mechanisms.continual.cardinality import (
-    Cardinalities,
-    GapChanges,
-    SetCardinality,
-)
+from privstream.mechanisms.continual.cardinality import Cardinalities, GapChanges, SetCardinality
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats

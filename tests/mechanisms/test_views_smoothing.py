@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from privstream.mechanisms.views.digits import NORMAL
 from privstream.mechanisms.views.smoothing import DAY, WITHOUT_MODEL, SmoothedWindows, rises, smooth, smooth_row
+from privstream.mechanisms.views.tables import NORMAL
 
 WINDOWS, KEYS = 52, 200
 

@@ -15,7 +15,7 @@ import pytest
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.views.corrected import corrected_table
+from privstream.mechanisms.views.counts import corrected_table
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor

@@ -94,7 +94,7 @@ def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
         state, (estimate, bound, exhausted) = made.mechanism.step(state, change, made.publishing_noise)
         start = (made.steps.first + i) * made.steps.size
         ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
-        spread = made.mechanism.algorithm.spread
+        spread = made.mechanism.spread
         reach = bound if spread is None else spread
         interval = (None, None) if exhausted else (max(0, estimate - reach), max(0, estimate + reach))
         people = max(0, estimate)

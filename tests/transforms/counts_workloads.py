@@ -10,7 +10,7 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
-from privstream.mechanisms.views.digits import meaningful
+from privstream.mechanisms.views.tables import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, decode, from_stream
 from privstream.transforms.counts.shown import rows_of

@@ -7,7 +7,7 @@ import pytest
 from event_forms import as_rows, of_elements, run_bounded
 from every_runner import one_job
 from grids import some_quick
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.monitor import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SparseVectorAlerts
 from privstream.transforms.questions.alerts import AlertRule

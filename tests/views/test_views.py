@@ -9,9 +9,20 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.views.rank import ranked
-from privstream.mechanisms.views.rules import ALERT, CLEAR, NO_DATA, Condition, Watch, alerts, watched
-from privstream.mechanisms.views.trending import CONTINUES, STARTED, surely_above, trending
+from privstream.mechanisms.views.counts import ranked
+from privstream.mechanisms.views.rules import (
+    ALERT,
+    CLEAR,
+    CONTINUES,
+    NO_DATA,
+    STARTED,
+    Condition,
+    Watch,
+    alerts,
+    surely_above,
+    trending,
+    watched,
+)
 from privstream.transforms.row_types import RankedItem
 from privstream.transforms.timing.steps import Steps
 

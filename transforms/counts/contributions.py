@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT
+from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from privstream.mechanisms.views.corrected import Dropped
+    from privstream.mechanisms.views.counts import Dropped
     from privstream.transforms.counts.shown import Follow
 
 

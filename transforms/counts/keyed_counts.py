@@ -25,8 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
     PEOPLE_HASHED,
     PrivacyGuarantee,
 )
-from privstream.mechanisms.views.corrected import Dropped, corrected_table
-from privstream.mechanisms.views.counts import ShownCounts
+from privstream.mechanisms.views.counts import Dropped, ShownCounts, corrected_table
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,

@@ -7,7 +7,7 @@ from typing import Literal
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.continual import cardinality as mechanisms
-from privstream.mechanisms.continual.cardinality import BETA
+from privstream.mechanisms.continual.cardinality import BETA, TYPICAL
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.views.smoothing import SmoothedWindows
@@ -122,8 +122,8 @@ class CardinalityParameters(Parameters):
     @property
     @override
     def accuracy(self) -> Accuracy:
-        mechanism, windows = self.mechanism, self.mechanism.expected_steps
-        error, updates = mechanism.error(windows), mechanism.expected_updates
+        mechanism, windows = self.mechanism, self.mechanism.horizon or TYPICAL
+        error, updates = mechanism.error(windows), mechanism.max_updates or TYPICAL
         span = "" if mechanism.horizon else f" in the first {windows:,} windows"
         counted = self.method != "counts"
         condition = f", while people enter or leave it at most {updates:,} times in all" if counted else ""

@@ -53,7 +53,7 @@ class PublishCardinality(RunningAnswers, state="publish_cardinality"):
     def rows(self, state: CardinalityState, found: Cardinalities) -> Iterator[tuple[Any, ...]]:
         estimate, bound, exhausted = found
         self.exhausted.inc(int(exhausted))
-        spread = self.mechanism.algorithm.spread
+        spread = self.mechanism.spread
         ends = interval(float(estimate), None if exhausted else bound if spread is None else spread)
         people = max(0, estimate)
         noisy = people if spread is None else estimate  # by counts it is unbiased

@@ -12,7 +12,7 @@ from privstream.mechanisms.accuracy import RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
-from privstream.mechanisms.views.trending import trending
+from privstream.mechanisms.views.rules import trending
 from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.parameters import limits_of, within
 from privstream.transforms.reading.domain import Domain, Items

@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.monitor import CONTINUES, NONE_UP, STARTED, StatusRows, ThresholdMonitor, UpItems
+from privstream.mechanisms.monitor.monitor import (
+    CONTINUES,
+    NONE_UP,
+    STARTED,
+    Holdings,
+    StatusRows,
+    ThresholdMonitor,
+    UpItems,
+)
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT
+from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
 from privstream.transforms.batches import HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
