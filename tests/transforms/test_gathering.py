@@ -253,7 +253,7 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
     raw = frames.raw_columns(batch, EventFields())
-    assert list(columns.cut_by_text({"item": items}, 3003)) == [slice(0, 3003)]
+    assert max(piece.stop - piece.start for piece in columns.cut_by_text({"item": items}, 3003)) < 1100
     read = frames.read_rows(raw, 3003, EventFields())
     assert read.clean["item"].to_pylist() == ["tea"]
     reasons = [str(rule) for rule in read.refused.values()]

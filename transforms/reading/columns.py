@@ -51,13 +51,6 @@ def null_rows(column: pa.Array) -> np.ndarray:
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
 
 
-def spread(name: str, column: pa.DictionaryArray, marks: Marks) -> tuple[np.ndarray, Marks]:
-    """Return the place of each row in the dictionary, behind its end for a null, and the rules that rows break."""
-    rows = pc.fill_null(column.indices.cast(pa.int64()), len(column.dictionary)).to_numpy()
-    of_rows = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
-    return rows, [*marked(name, missing=null_rows(column.indices)), *of_rows]
-
-
 def describe_row(columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
     """Return a function that writes one row of some columns as JSON; of damaged columns it says no more than that."""
     sound: dict[str, pa.Array] = {}
@@ -107,9 +100,13 @@ def is_text(kind: pa.DataType) -> bool:
 
 def is_known_as_text(kind: pa.DataType) -> bool:
     """Tell whether a column's values are text, or what `as_text` and `text_column` make text of."""
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    tests = (pa.types.is_integer, pa.types.is_null, pa.types.is_date, pa.types.is_decimal, pa.types.is_boolean)
-    return is_text(value) or isinstance(value, pa.UuidType) or any(test(value) for test in tests)
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind) or _is_written(kind)
+
+
+def _is_written(kind: pa.DataType) -> bool:
+    """Tell whether values are days, decimals, truth values or UUIDs, which are known by their texts."""
+    tests = (pa.types.is_date, pa.types.is_decimal, pa.types.is_boolean)
+    return isinstance(kind, pa.UuidType) or any(test(kind) for test in tests)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -117,26 +114,15 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def with_dictionary(column: pa.DictionaryArray, dictionary: pa.Array) -> pa.DictionaryArray:
-    """Return a column with another dictionary of as many values."""
-    return pa.DictionaryArray.from_arrays(column.indices, dictionary, safe=False)
-
-
 def as_text(column: pa.Array) -> pa.Array:
     """Return days, decimals, truth values and UUIDs as the texts that they are known by; other columns as they are."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return with_dictionary(column, as_text(column.dictionary))
-    if isinstance(kind, pa.UuidType):
+    if isinstance(column.type, pa.UuidType):
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
-    written = pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
-    return column.cast(pa.string()) if written else column
+    return column.cast(pa.string()) if _is_written(column.type) else column
 
 
 def unchecked_text(column: pa.Array) -> pa.Array:
     """Return bytes as text that need not be valid, in the same memory: for `text_column` and others, which check it."""
-    if pa.types.is_dictionary(column.type):
-        return with_dictionary(column, unchecked_text(column.dictionary))
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
     if column.type not in _AS_TEXT:
@@ -144,27 +130,32 @@ def unchecked_text(column: pa.Array) -> pa.Array:
     return pc.cast(column, options=pc.CastOptions(target_type=_AS_TEXT[column.type], allow_invalid_utf8=True))
 
 
-def without_views(name: str, column: pa.Array) -> pa.Array:
-    """Return a column of views as one of plain texts, which says the same."""
-    if pa.types.is_dictionary(column.type):
-        return with_dictionary(column, without_views(name, column.dictionary))
-    return checked(name, column).cast(_VIEWS[column.type]) if column.type in _VIEWS else column
-
-
-def _as_binary(column: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        return with_dictionary(column, _as_binary(column.dictionary))
-    return column.cast(_AS_BINARY[column.type]) if column.type in _AS_BINARY else column
-
-
 def checked(name: str, column: pa.Array) -> pa.Array:
     """Return a column, as bytes if its text is not all valid; one that points out of its own memory is refused."""
-    for binary in (False, True):
-        found = _as_binary(column) if binary else column
-        with suppress(pa.ArrowInvalid):
-            found.validate(full=True)
-            return found
+    with suppress(pa.ArrowInvalid):
+        column.validate(full=True)
+        return column
+    with suppress(pa.ArrowInvalid):
+        coded = pa.types.is_dictionary(column.type)
+        words = column.dictionary if coded else column
+        words = words.cast(_AS_BINARY.get(words.type, words.type))
+        column = pa.DictionaryArray.from_arrays(column.indices, words, safe=False) if coded else words
+        column.validate(full=True)
+        return column
     raise BrokenRuleError(name.partition(" ")[0], TYPE, f"{name} must be a column that is not damaged")
+
+
+def plain(name: str, column: pa.Array) -> pa.Array:
+    """Return a column without a dictionary or views; in place of its texts that are too long, others are."""
+    if column.type in _VIEWS:
+        return checked(name, column).cast(_VIEWS[column.type])
+    if not pa.types.is_dictionary(column.type):
+        return column
+    column = checked(name, column)
+    words = unchecked_text(plain(name, column.dictionary))
+    if is_text(words.type) and (long := _lengths(words) > LONGEST_TEXT).any():
+        words = pc.if_else(pa.array(long), pa.scalar("x" * (LONGEST_TEXT + 1), words.type), words)
+    return pa.DictionaryArray.from_arrays(column.indices, words, safe=False).dictionary_decode()
 
 
 def _lengths(texts: pa.Array) -> np.ndarray:
@@ -176,18 +167,18 @@ def _lengths(texts: pa.Array) -> np.ndarray:
 def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
     """Cut rows such that no piece of several of them has more than `TEXT_PER_BATCH` of text.
 
-    A dictionary says much in few bytes, and Arrow's plain text has room for 2 GiB alone. Texts that are too long count
-    for nothing: they are never written out.
+    A dictionary says much in few bytes, and Arrow's plain text has room for 2 GiB alone.
     """
     sums = np.zeros(rows, np.int64)
     for name, given in columns.items():
-        kind = given.type
-        coded = pa.types.is_dictionary(kind)
-        if kind == pa.large_string() or (coded and kind.value_type in _AS_BINARY):
+        coded = pa.types.is_dictionary(given.type)
+        words = given.type.value_type if coded else given.type
+        if is_text(words) and (coded or words == pa.large_string() or words in _VIEWS):
             column = checked(name, given)
-            lengths = _lengths(column.dictionary if coded else column)
-            lengths = np.where(lengths > LONGEST_TEXT, 0, lengths)
-            sums += np.append(lengths, 0)[spread(name, column, [])[0]] if coded else lengths
+            texts = plain(name, column.dictionary if coded else column)
+            lengths = np.minimum(_lengths(texts), LONGEST_TEXT + 1)
+            lengths = np.append(lengths, 0)[pc.fill_null(column.indices, len(texts))] if coded else lengths
+            sums += lengths
     ends, first = np.cumsum(sums), 0
     while first < rows:
         before = int(ends[first - 1]) if first else 0
@@ -199,11 +190,6 @@ def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
 def text_column(name: str, column: pa.Array) -> Marked:
     """Return a column of text, bytes, integers or nulls as text, and which rows break a rule."""
     column = checked(name, column)
-    if pa.types.is_dictionary(column.type):  # each text of the dictionary is checked once
-        texts, found = text_column(name, column.dictionary)
-        useless = np.logical_or.reduce([mask for mask, _ in found])
-        texts = pc.if_else(pa.array(~useless), texts, "") if useless.any() else texts
-        return with_dictionary(column, texts).dictionary_decode().fill_null(""), spread(name, column, found)[1]
     nulls = null_rows(column)
     if column.type in _AS_TEXT:  # one by one: damaged input alone is
         texts = [None if data is None else _decoded(data) for data in column.to_pylist()]
@@ -262,16 +248,11 @@ def value_column(column: pa.Array, kind: str = NUMBER, decimal: str | None = Non
             then stand between thousands; without it there is a point, and nothing between thousands.
     """
     column = unchecked_text(checked(VALUE, column))
-    if pa.types.is_dictionary(column.type):
-        found, marks = value_column(column.dictionary, kind, decimal)
-        rows, marks = spread(VALUE, column, marks)
-        numbers = pa.array(np.append(found.to_numpy(), 0.0)[rows])
-    else:
-        read, marks = _numbers(column, decimal)
-        finite = np.isfinite(read)
-        marks += marked(VALUE, finite=~finite)
-        marks += marked(VALUE, whole=finite & (read != np.floor(read))) if kind == WHOLE else []
-        numbers = pa.array(read)
+    read, marks = _numbers(column, decimal)
+    finite = np.isfinite(read)
+    marks += marked(VALUE, finite=~finite)
+    marks += marked(VALUE, whole=finite & (read != np.floor(read))) if kind == WHOLE else []
+    numbers = pa.array(read)
     if kind == OPTIONAL:
         numbers, marks = with_nulls(numbers, marks)
         numbers = numbers.fill_null(np.nan)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.columns import is_text, unchecked_text, with_dictionary
+from privstream.transforms.reading.columns import is_text, unchecked_text
 
 MOST_COLUMNS = 16
 """So many columns an item has at most."""
@@ -143,8 +143,6 @@ class Spelling:
         text = unchecked_text(column)
         if not (self.trim or self.null) or not is_text(text.type):
             return text
-        if pa.types.is_dictionary(text.type):
-            return with_dictionary(text, self.column(text.dictionary))
         text = unchecked_text(text.cast(pa.large_binary()))
         if self.trim:
             text = pc.replace_substring_regex(text, AROUND, "")

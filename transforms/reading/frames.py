@@ -22,15 +22,16 @@ from privstream.transforms.reading.columns import (
     is_text,
     null_rows,
     number_column,
+    plain,
     text_column,
     value_column,
-    without_views,
+    with_nulls,
 )
 from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
 from privstream.transforms.reading.fields import MISSING, NUMBER, TYPE, BrokenRuleError, EventFields, broken
 from privstream.transforms.reading.filters import NUMBER as NUMBER_KIND
 from privstream.transforms.reading.filters import TEXT as TEXT_KIND
-from privstream.transforms.reading.filters import Filter, column_of_kind
+from privstream.transforms.reading.filters import TRUTH, Filter
 from privstream.transforms.reading.times import TimeForm, read_times
 
 NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
@@ -156,11 +157,32 @@ def _passing(columns: Mapping[str, pa.Array], rows: int, where: Filter, names: F
     return passing, found
 
 
+NEEDED = {NUMBER_KIND: "a finite number", TEXT_KIND: "valid text that is not too long, or an integer"}
+
+
 def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -> Marked:
-    """Read a column that a condition needs: see `column_of_kind`."""
-    column = checked("where", without_views("where", column))
-    spelled = kind in (NUMBER_KIND, TEXT_KIND) or is_text(column.type)
-    return column_of_kind(field, kind, names.spelling.column(column) if spelled else column, names.decimal)
+    """Read a column that a condition needs, null where it has no value; true if it is only asked whether it has one."""
+    column = checked("where", plain("where", column))
+    column = names.spelling.column(as_text(column) if kind in (TEXT_KIND, TRUTH) else column)
+    if kind is None:
+        there = pc.greater(pc.binary_length(column), 0) if is_text(column.type) else column.is_valid()
+        return pc.if_else(pc.fill_null(there, False), True, pa.scalar(None, pa.bool_())), []
+    rule = BrokenRuleError("where", TYPE, f"field `{field}`, which where reads, must be {NEEDED.get(kind, kind)}")
+    try:
+        if kind == NUMBER_KIND:
+            found, marks = with_nulls(*value_column(column, decimal=names.decimal))
+        elif not is_known_as_text(column.type) or (kind == TRUTH and pa.types.is_integer(column.type)):
+            raise rule
+        else:
+            found, marks = with_nulls(*text_column("where", column))
+    except BrokenRuleError:
+        raise rule from None
+    wrong = [mask for mask, _ in marks]
+    if kind == TRUTH:
+        lower = pc.utf8_lower(found)
+        known = pc.is_in(lower, pa.array(["true", "false", None], lower.type)).to_numpy(zero_copy_only=False)
+        found, wrong = pc.equal(lower, "true"), [*wrong, ~known]
+    return found, [(mask, rule) for mask in wrong]
 
 
 def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Array) -> Marked:
@@ -169,8 +191,7 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
     Raises:
         BrokenRuleError: it does not, or the column is damaged.
     """
-    content = what.partition(" ")[0]
-    column = without_views(what, column)
+    content, column = what.partition(" ")[0], plain(what, column)
     if content == "time":
         times, marks = read_times(names.spelling.column(checked(what, column)), names.times)
         return pa.array(times), [mark for mark in marks if fields.timed or mark[1].code != f"time_{MISSING}"]
@@ -269,5 +290,4 @@ def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = 
         if counts[name] > 1 or (not counts[name] and content in fields.required):
             rule = "one column" if counts[name] else "a column"
             raise BrokenRuleError(content, TYPE if counts[name] else MISSING, f"events must have {rule} {name}")
-    found = {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}
-    return {name: without_views(wanted[name], column) for name, column in found.items()}
+    return {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}

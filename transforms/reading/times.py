@@ -31,7 +31,6 @@ from privstream.transforms.reading.columns import (
     is_text,
     marked,
     null_rows,
-    spread,
     unchecked_text,
 )
 from privstream.transforms.reading.fields import BrokenRuleError, broken
@@ -251,10 +250,6 @@ def read_times(column: pa.Array, written: TimeForm, name: str = "time") -> tuple
     Text need not be valid UTF-8, and is no time then. What a row that breaks a rule is, is not defined.
     """
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        times, marks = read_times(column.dictionary, written, name)
-        rows, marks = spread(name, column, marks)
-        return np.append(times, 0)[rows], marks
     if is_text(kind):
         return _of_texts(column, written, name)
     moments = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
