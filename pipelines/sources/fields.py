@@ -82,7 +82,7 @@ class FieldMapping:
         if self.time_unit is not None:
             raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
         check_form(self.time_format)
-        if self.time_zone is None and not all(map(has_zone, self.time_format.split("|"))):
+        if self.time_zone is None and not has_zone(self.time_format):
             rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
             raise ValueError(f"time_zone {rule}")
 
