@@ -27,7 +27,7 @@ MOST_COLUMNS = 16
 """So many columns an item has at most."""
 
 QUOTED = re.compile('[",]')
-_PART = re.compile(r'"((?:[^"]|"")*)"|([^",]*)')
+_PARTS = re.compile(r'(?:\A|, )(?:"((?:[^"]|"")*)"|([^",]*))')
 
 
 def column_names(text: str) -> tuple[str, ...]:
@@ -89,17 +89,10 @@ def split_item(text: str, columns: int) -> tuple[str, ...]:
     >>> split_item('"a,b", c', 2)
     ('a,b', 'c')
     """
-    parts, place = [], 0
-    while found := _PART.match(text, place):
-        quoted, plain = found.groups()
-        parts.append(plain if quoted is None else quoted.replace('""', '"'))
-        place = found.end()
-        if not text.startswith(", ", place):
-            break
-        place += 2
-    if place < len(text) or len(parts) != columns:
+    parts = tuple(quoted.replace('""', '"') or plain for quoted, plain in _PARTS.findall(text))
+    if len(parts) != columns or join_item(parts) != text:
         raise ValueError(f"item must be one of {columns} columns")
-    return tuple(parts)
+    return parts
 
 
 def listed_item(name: str, text: str, columns: int) -> str:
