@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.reading.columns import EPOCH
+from privstream.transforms.reading.fields import EPOCH
 from privstream.transforms.reading.times import parse, parse_column, zone_clock
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "Asia/Kathmandu",

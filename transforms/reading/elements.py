@@ -18,15 +18,16 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import first_of_run
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import TEXT_PER_BATCH, Moment, column_of
 from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
     MISSING,
+    TEXT_PER_BATCH,
     TYPE,
     BrokenRuleError,
     DeadLetter,
     EventFields,
     broken_by,
+    column_of,
     quote,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, read_rows, usable_batches
@@ -136,12 +137,12 @@ class GatherRows(beam.DoFn):
                     found.append(None)
         return found
 
-    def _stamp(self, timestamp: Timestamp) -> Moment:
+    def _stamp(self, timestamp: Timestamp) -> Timestamp:
         """Return the time of an event that is the timestamp of its element, which says nothing at the ends of time."""
         stamped = MIN_TIMESTAMP.micros + MILLISECOND <= timestamp.micros and timestamp < NO_TIME
         if self.fields.timed and not stamped:
             raise BrokenRuleError("time", MISSING, NO_STAMP)
-        return Moment(timestamp.micros if stamped else 0)
+        return timestamp if stamped else Timestamp(0)
 
     @override
     def finish_bundle(self) -> Iterator[Any]:

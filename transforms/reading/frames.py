@@ -11,10 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import (
+from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
+from privstream.transforms.reading.fields import (
+    MISSING,
+    NUMBER,
+    TYPE,
+    BrokenRuleError,
+    EventFields,
     Marked,
     Marks,
     as_text,
+    broken,
     checked,
     cut_by_text,
     describe_row,
@@ -27,8 +34,6 @@ from privstream.transforms.reading.columns import (
     value_column,
     with_nulls,
 )
-from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
-from privstream.transforms.reading.fields import MISSING, NUMBER, TYPE, BrokenRuleError, EventFields, broken
 from privstream.transforms.reading.filters import NUMBER as NUMBER_KIND
 from privstream.transforms.reading.filters import TEXT as TEXT_KIND
 from privstream.transforms.reading.filters import TRUTH, Filter
@@ -106,55 +111,41 @@ def read_rows(
     Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
     UTC. A column of a type that cannot be what it is to be breaks a rule in each row that has a value.
 
-    Args:
-        columns: raw ones, by the names of fields; text that is bytes need not be valid.
-        rows: their length.
-        fields: what is read.
-        names: where that is.
-        parsed: what others have read of the same rows.
+    The columns are raw ones; text that is bytes need not be valid. `parsed` has what others have read of the same rows.
     """
     passing, refused, parsed = np.ones(rows, np.bool_), dict[int, BrokenRuleError](), {} if parsed is None else parsed
+
+    def refuse(marks: Marks) -> None:
+        for mask, rule in marks:
+            for row in np.flatnonzero(mask & passing).tolist():
+                refused.setdefault(row, rule)
+
     if names.where is not None:
-        passing, marks = _passing(columns, rows, names.where, names)
-        _refuse(refused, marks, np.ones_like(passing))
+        asked = {}
+        for field, kind in names.where.kinds.items():  # one that is missing has no value
+            asked[field], marks = _of_each_kind(
+                columns.get(field, pa.nulls(rows)), partial(of_kind, field, kind, names)
+            )
+            refuse(marks)
+        passing = names.where.passes(asked, rows)
+        passing[list(refused)] = False
     filtered, made = rows - int(np.count_nonzero(passing)) - len(refused), []
     for content, those in names.read(fields).items():
         parts = []
         for field in those:
-            what, column = f"{content} `{field}`" if len(those) > 1 else content, columns.get(field)
+            what = f"{content} `{field}`" if len(those) > 1 else content
             key = what, field, fields.user, fields.value
-            if column is None:  # a time that is not needed
-                column = pa.nulls(rows)
-            if key not in parsed:
+            if key not in parsed:  # a time that is not needed may be missing
+                column = columns.get(field, pa.nulls(rows))
                 parsed[key] = _of_each_kind(column, partial(read_column, what, fields, names))
             found, marks = parsed[key]
-            _refuse(refused, marks, passing)
+            refuse(marks)
             parts.append(found)
         made.append(join_columns([pc.fill_null(part, "") for part in parts]) if len(parts) > 1 else parts[0])
     passing[list(refused)] = False
     clean = pa.RecordBatch.from_arrays(made, schema=fields.schema())
     clean = clean if passing.all() else clean.filter(pa.array(passing))
     return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing), filtered)
-
-
-def _refuse(refused: dict[int, BrokenRuleError], marks: Marks, among: np.ndarray) -> None:
-    """Note the first rule that rows break, among some."""
-    for mask, rule in marks:
-        for row in np.flatnonzero(mask & among).tolist():
-            refused.setdefault(row, rule)
-
-
-def _passing(columns: Mapping[str, pa.Array], rows: int, where: Filter, names: FieldNames) -> tuple[np.ndarray, Marks]:
-    """Tell which rows pass a filter, and which break a rule of it; a field that is missing has no value."""
-    read, found = {}, Marks()
-    for field, kind in where.kinds.items():
-        column = pa.nulls(rows) if field not in columns else columns[field]
-        read[field], marks = _of_each_kind(column, partial(of_kind, field, kind, names))
-        found += marks
-    passing = where.passes(read, rows)
-    for mask, _ in found:
-        passing &= ~mask
-    return passing, found
 
 
 NEEDED = {NUMBER_KIND: "a finite number", TEXT_KIND: "valid text that is not too long, or an integer"}

@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.privacy.units import SECOND as MICROS
-from privstream.transforms.reading.columns import (
+from privstream.transforms.reading.fields import (
     EPOCH,
     Marks,
+    broken,
     column_of,
     is_number,
     is_text,
@@ -30,7 +31,6 @@ from privstream.transforms.reading.columns import (
     null_rows,
     unchecked_text,
 )
-from privstream.transforms.reading.fields import broken
 from privstream.transforms.timing.calendar import LAST_YEAR, read_zone
 
 SECONDS = int((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
