@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from privstream.transforms.reading.columns import EPOCH
-from privstream.transforms.reading.fields import SYNTAX, TIME_TEXT, BrokenRuleError
+from privstream.transforms.reading.fields import EPOCH, SYNTAX, TIME_TEXT, BrokenRuleError
 from privstream.transforms.reading.times import ISO_8601, TimeForm, read_micros
 from privstream.transforms.timing.calendar import Calendar, read_zone
 from privstream.transforms.timing.steps import MICROS

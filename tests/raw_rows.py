@@ -9,7 +9,7 @@ import pyarrow as pa
 from privstream.pipelines.sources.event_files import Damage, RawEvents
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.normalise import normalise
-from privstream.transforms.reading.columns import column_of
+from privstream.transforms.reading.fields import column_of
 
 
 def normalised(columns: Mapping[str, Any], fields: AnyFields) -> tuple[list[pa.RecordBatch], list[Damage]]:

@@ -40,28 +40,20 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The texts behind item hashes.
-
-    Attributes:
-        items: uint64, shape (n,), strictly increasing.
-        offsets: int64, shape (n + 1,), and
-        text: uint8: UTF-8, laid out as Arrow does.
-    """
+    """The texts behind item hashes, uint64, strictly increasing."""
 
     items: np.ndarray
-    offsets: np.ndarray
-    text: np.ndarray
+    words: pa.LargeStringArray
 
     @classmethod
     def none(cls) -> Names:
         """Name nothing."""
-        return cls(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.uint8))
+        return cls.of(np.empty(0, np.uint64), pa.array([], pa.string()))
 
     @classmethod
     def of(cls, items: np.ndarray, texts: pa.Array) -> Names:
         """Pair strictly increasing hashes with their texts."""
-        offsets, text = string_buffers(texts)
-        return cls(items, offsets, text)
+        return cls(items, texts.cast(pa.large_string()))
 
     @classmethod
     def union(cls, parts: Sequence[Names]) -> Names:
@@ -71,8 +63,8 @@ class Names:
         items = np.concatenate([part.items for part in parts]) if parts else np.empty(0, np.uint64)
         if not len(items):
             return cls.none()
-        texts = pa.concat_arrays([part.to_arrow() for part in parts])
-        order = in_order(items, runs=True)
+        texts = pa.concat_arrays([part.words for part in parts])
+        order = in_order(items)
         first = order[first_of_run(items[order])]
         return cls.of(items[first], texts.take(pa.array(first)))
 
@@ -82,18 +74,24 @@ class Names:
 
     def texts(self, items: np.ndarray) -> pa.LargeStringArray:
         """Return the texts of `items`, in any order, all of which must be named."""
-        return self.to_arrow().take(pa.array(np.searchsorted(self.items, items)))
+        return self.words.take(pa.array(np.searchsorted(self.items, items)))
 
-    def to_arrow(self) -> pa.LargeStringArray:
-        """View the texts as an Arrow array."""
-        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.text)]
-        return pa.Array.from_buffers(pa.large_string(), len(self.items), buffers)
+    def packed(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a snapshot."""
+        offsets, text = string_buffers(self.words)
+        return {"names.items": self.items, "names.offsets": offsets, "names.text": text}
+
+    @classmethod
+    def unpacked(cls, found: dict[str, Any]) -> Names:
+        """Take what `packed` returned out of a snapshot."""
+        items, offsets, text = (found.pop(f"names.{part}") for part in ("items", "offsets", "text"))
+        return cls(items, string_array(offsets, text))
 
     def __getitem__(self, item: int) -> str:
         place = int(np.searchsorted(self.items, np.uint64(item)))
         if place == len(self.items) or int(self.items[place]) != item:
             raise LookupError("an item has no name")
-        return bytes(self.text[self.offsets[place] : self.offsets[place + 1]]).decode()
+        return str(self.words[place].as_py())
 
 
 class Columns:
@@ -101,6 +99,10 @@ class Columns:
 
     items: np.ndarray
     names: Names
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the columns that there are."""
+        return {name: column for name, column in vars(self).items() if name != "names" and column is not None}
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -169,14 +171,11 @@ def first_of_run(*columns: np.ndarray) -> np.ndarray:
     return first
 
 
-def in_order(numbers: np.ndarray, *, runs: bool = False) -> np.ndarray:
-    """Return the stable order of numbers, uint64, in half of the time of `argsort` where their first bits differ.
-
-    `runs`: whether they are a few increasing sequences, one after the other, which are merged in less time.
-    """
+def in_order(numbers: np.ndarray) -> np.ndarray:
+    """Return the stable order of numbers, uint64, in half of the time of `argsort` where their first bits differ."""
     bits = np.uint64((1 << len(numbers).bit_length()) - 1)
     packed = (numbers & ~bits) | np.arange(len(numbers), dtype=np.uint64)
-    packed.sort(kind="stable" if runs else None)  # integers that are distinct: the fastest sort there is
+    packed.sort()  # integers that are distinct: the fastest sort there is
     order = (packed & bits).astype(np.int64)
     ordered = numbers[order]
     wrong = np.flatnonzero(ordered[1:] < ordered[:-1])
@@ -202,16 +201,13 @@ def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
 
 def encode(batch: Columns) -> bytes:
     """Encode a batch as bytes, or a reference to them (see `spill`); a column that it does not have leaves no trace."""
-    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
-    names = {f"names.{name}": column for name, column in vars(batch.names).items()}
-    return put_away(pack(type(batch).__name__, 1, columns | names))
+    return put_away(pack(type(batch).__name__, 1, batch.columns() | batch.names.packed()))
 
 
 def decode(kind: type[Batch], data: bytes) -> Batch:
     """Decode a batch from what `encode` returned."""
     found: dict[str, Any] = unpack(kind.__name__, 1, fetch(data))
-    names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
-    return kind(**{name: column for name, column in found.items() if not name.startswith("names.")}, names=names)
+    return kind(names=Names.unpacked(found), **found)
 
 
 def shard_key(shard: int) -> bytes:
@@ -252,10 +248,15 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return offsets - offsets[0], text[offsets[0] : offsets[-1]]
 
 
+def string_array(offsets: np.ndarray, text: np.ndarray) -> pa.LargeStringArray:
+    """Return the texts whose offsets and bytes `string_buffers` gave."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+
+
 def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:
     """Return some rows of a batch, with all its texts."""
-    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
-    return replace(batch, **{name: column[rows] for name, column in columns.items()})
+    return type(batch)(names=batch.names, **{name: column[rows] for name, column in batch.columns().items()})
 
 
 def named(batch: Batch) -> Batch:

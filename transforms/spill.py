@@ -15,16 +15,15 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 SMALLEST = 4096
 """Bytes from which on a batch is worth a reference."""
 
-DISK = Path("/var/tmp")
 _REFERENCE = b"PSREF1"
-_FORM = struct.Struct(">6s4sHQQ")
+_FORM = struct.Struct(">6sIHQQ")
 """A reference: its mark, a checksum, the number of its file, and where in that begin how many bytes."""
 
 _HEAD = 64  # bytes of a snapshot, its own checksum among them
@@ -37,10 +36,10 @@ class SpillError(RuntimeError):
 class _Waiting:
     """The files that all runs of this process read, and which of them it writes, while there are any."""
 
-    files: Sequence[BinaryIO] = ()
+    files: list[Any] = []  # noqa: RUF012
     own = 0
     size = 0  # of its own
-    folder = DISK
+    folder = Path()
     users = 0
     lock = threading.Lock()
 
@@ -53,10 +52,11 @@ def files_for(processes: int) -> Iterator[tuple[str, ...]]:
     (see `spilled`).
     """
     folder = folder_on_disk()
-    with ExitStack() as stack:
+    with _named("write", folder):
+        made = tempfile.TemporaryDirectory(prefix="privstream-", dir=folder)
+    with made:
+        paths = tuple(os.path.join(made.name, str(number)) for number in range(processes))
         with _named("write", folder):
-            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-", dir=folder))
-            paths = tuple(os.path.join(made, str(number)) for number in range(processes))
             for path in paths:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         yield paths
@@ -82,10 +82,9 @@ def spilled(paths: Sequence[str] = (), number: int = 0) -> Iterator[None]:
             raise RuntimeError("a run with several processes must be the only run of its process")
         if not _Waiting.users:
             folder = Path(paths[0]).parent.parent if paths else folder_on_disk()
-            with _named("write", folder), ExitStack() as stack:
-                files: list[Any] = [stack.enter_context(open(path, "r+b", buffering=0)) for path in paths]
-                files = files or [stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))]
-                stack.pop_all()
+            with _named("write", folder):
+                files: list[Any] = [open(path, "r+b", buffering=0) for path in paths]  # noqa: SIM115 - closed below
+                files = files or [tempfile.TemporaryFile(dir=folder, buffering=0)]  # noqa: SIM115
             _Waiting.files, _Waiting.own, _Waiting.size, _Waiting.folder = files, number, 0, folder
         _Waiting.users += 1
     try:
@@ -93,16 +92,14 @@ def spilled(paths: Sequence[str] = (), number: int = 0) -> Iterator[None]:
     finally:
         with _Waiting.lock:
             _Waiting.users -= 1
-            if not _Waiting.users:
-                for file in _Waiting.files:
-                    file.close()
-                _Waiting.files = ()
+            while not _Waiting.users and _Waiting.files:
+                _Waiting.files.pop().close()
 
 
 def folder_on_disk() -> Path:
     """Return the folder for what waits on disk: `/tmp` may be memory."""
-    named = os.environ.get("TMPDIR")
-    return Path(named) if named else DISK if DISK.is_dir() else Path(tempfile.gettempdir())
+    disk = Path("/var/tmp")
+    return Path(os.environ.get("TMPDIR") or (disk if disk.is_dir() else tempfile.gettempdir()))
 
 
 def put_away(data: bytes) -> bytes:
@@ -111,7 +108,7 @@ def put_away(data: bytes) -> bytes:
 
 
 def keep(data: bytes) -> bytes:
-    """Append a snapshot of any length to the file, and return a reference that sorts by a checksum of the content.
+    """Append data of any length to the file, and return a reference that sorts by a checksum of the content.
 
     So the order of batches hardly depends on when they came; nothing that is published depends on it at all.
     """
@@ -123,7 +120,7 @@ def keep(data: bytes) -> bytes:
     with _named("write", _Waiting.folder):
         while written < len(data):
             written += os.pwrite(file, memoryview(data)[written:], start + written)
-    return _FORM.pack(_REFERENCE, _checksum(data), _Waiting.own, start, len(data))
+    return _FORM.pack(_REFERENCE, zlib.crc32(data[:_HEAD]), _Waiting.own, start, len(data))
 
 
 def fetch(data: bytes) -> bytes:
@@ -133,13 +130,11 @@ def fetch(data: bytes) -> bytes:
     _, checksum, number, start, length = _FORM.unpack(data)
     if number >= len(_Waiting.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
-    parts = []
+    found, file, end = b"", _Waiting.files[number].fileno(), start + length
     with _named("read", _Waiting.folder):
-        while length > 0 and (part := os.pread(_Waiting.files[number].fileno(), length, start)):
-            parts.append(part)
-            start, length = start + len(part), length - len(part)
-    found = b"".join(parts)
-    if length or _checksum(found) != checksum:
+        while part := os.pread(file, end - start - len(found), start + len(found)):
+            found = found + part if found else part
+    if len(found) < length or zlib.crc32(found[:_HEAD]) != checksum:
         raise SpillError(f"waiting events in {_Waiting.folder} must be as they were written")
     return found
 
@@ -147,11 +142,6 @@ def fetch(data: bytes) -> bytes:
 def size_of(data: bytes) -> int:
     """Return how many bytes `fetch` gives."""
     return int(_FORM.unpack(data)[4]) if data.startswith(_REFERENCE) else len(data)
-
-
-def _checksum(data: bytes) -> bytes:
-    """Return what tells a snapshot from others."""
-    return zlib.crc32(data[:_HEAD]).to_bytes(4, "big")
 
 
 @contextmanager

@@ -48,8 +48,7 @@ class Data(Model):
     value: Name | None = option(None, "field with the number that an event has beside its item (default: value)")
     time_format: Name | None = option(
         None,
-        "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M', or several with | "
-        "between (default: ISO 8601)",
+        "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M' (default: ISO 8601)",
     )
     time_zone: Name | None = option(
         None,

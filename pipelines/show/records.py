@@ -114,7 +114,7 @@ def fault(code: str, time_format: str | None = None) -> str:
     """Say what is wrong with rows, and which option is about it."""
     what, option = FAULTS.get(code, (f"refused as {code.replace('_', ' ')}", "--dead-letter"))
     if code == "time_syntax" and time_format is not None:
-        what = f"with a time that is not of the form {time_format.replace('|', ' or ')}"
+        what = f"with a time that is not of the form {time_format}"
     return f"{what} ({option})"
 
 

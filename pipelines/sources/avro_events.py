@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, opened_as, places
-from privstream.transforms.reading.columns import column_of, describe_row
+from privstream.transforms.reading.fields import column_of, describe_row
 
 BLOCK_BYTES = 1 << 24
 """A block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB."""

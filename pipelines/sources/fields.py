@@ -11,7 +11,6 @@ from privstream.mechanisms.checks import positive
 from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
-from privstream.transforms.reading.columns import is_number
 from privstream.transforms.reading.domain import Spelling, column_names
 from privstream.transforms.reading.fields import (
     NUMBER,
@@ -20,6 +19,7 @@ from privstream.transforms.reading.fields import (
     UNREAD,
     BrokenRuleError,
     EventFields,
+    is_number,
 )
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import FieldNames, of_kind, read_column
@@ -82,7 +82,7 @@ class FieldMapping:
         if self.time_unit is not None:
             raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
         check_form(self.time_format)
-        if self.time_zone is None and not all(map(has_zone, self.time_format.split("|"))):
+        if self.time_zone is None and not has_zone(self.time_format):
             rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
             raise ValueError(f"time_zone {rule}")
 

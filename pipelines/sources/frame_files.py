@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from privstream.pipelines.locations import POSTGRESQL
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.transforms.reading.columns import is_text
+from privstream.transforms.reading.fields import is_text
 
 FRAMES = "have __arrow_c_stream__, as those of pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB have"
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")

@@ -21,7 +21,7 @@ from privstream.pipelines.sources.event_files import (
     opened_as,
     places,
 )
-from privstream.transforms.reading.columns import cut_by_text, describe_row, unchecked_text
+from privstream.transforms.reading.fields import cut_by_text, describe_row, unchecked_text
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128

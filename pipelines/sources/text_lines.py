@@ -27,8 +27,7 @@ from privstream.pipelines.sources.event_files import (
     open_file,
     places,
 )
-from privstream.transforms.reading.columns import column_of
-from privstream.transforms.reading.fields import quote
+from privstream.transforms.reading.fields import column_of, quote
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 24

@@ -22,7 +22,7 @@ from privstream.pipelines.sources.event_files import (
     opened_as,
     places,
 )
-from privstream.transforms.reading.columns import column_of, describe_row
+from privstream.transforms.reading.fields import column_of, describe_row
 
 ROWS = 1 << 14
 LOOKED_AT = 100

@@ -53,13 +53,12 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("batch", PRIVATE)
-def test_reasons_and_logs_quote_nothing_private(batch, caplog, monkeypatch):
+def test_reasons_and_logs_quote_nothing_private(batch, caplog):
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, elements.__name__)  # runs that failed in this process have silenced it
-    monkeypatch.setattr(elements, "SECONDS_BETWEEN_LINES", 0)
     (letter,) = run(transform("plain"), [batch]).elements("dead")
     said = caplog.text + letter.reason
-    assert f"1 because {letter.reason}" in caplog.text
+    assert caplog.text.count(letter.reason) == 1
     assert USER not in said
     assert ITEM not in said
     assert KEY.decode() not in said
@@ -119,21 +118,14 @@ LOGGER = elements.__name__
 def heard(caplog):
     """Hear what a command that ran before in this process has silenced."""
     caplog.set_level(logging.WARNING, LOGGER)
+    elements._tell.cache_clear()
 
 
 def lines_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == LOGGER]
 
 
-@pytest.fixture
-def fresh(monkeypatch):
-    """Start with a log that has written nothing."""
-    log = elements.LOG
-    log.add({}, now=True)
-    monkeypatch.setattr(log, "_last", None)
-
-
-def test_a_pipeline_that_nothing_comes_of_says_why(fresh, caplog):
+def test_a_pipeline_that_nothing_comes_of_says_why(caplog):
     made = example("heavy hitters by clock")
     start = made.steps.first * made.steps.size / 1e6
     good = TimestampedValue((SECRET, SECRET), start)
@@ -148,11 +140,8 @@ def test_a_pipeline_that_nothing_comes_of_says_why(fresh, caplog):
     assert (
         results.counters["privstream:events_malformed"] == results.counters["privstream:events_malformed_time_missing"]
     )
-    told = lines_of(caplog)
-    assert 1 <= len(told) <= 3
-    assert sum(int(line.split()[1].replace(",", "")) for line in told) == 1500
-    assert "because event must have a timestamp" in told[0]
-    assert not any(SECRET in line for line in told)
+    (told,) = lines_of(caplog)
+    assert "event must have a timestamp" in told and SECRET not in told
 
 
 def stamped(value):
@@ -160,7 +149,7 @@ def stamped(value):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_every_transform_tells_and_counts(name, fresh, caplog):
+def test_every_transform_tells_and_counts(name, caplog):
     made = example(name)
 
     def build(pipeline):
@@ -172,7 +161,7 @@ def test_every_transform_tells_and_counts(name, fresh, caplog):
     results = runner_harness.run("fn_api", build)
     letters = results.elements("dead")
     assert len(letters) in (4, 8)
-    assert sum(int(line.split()[1]) for line in lines_of(caplog)) == len(letters)
+    assert len(lines_of(caplog)) == len({letter.reason for letter in letters})
     assert not any(SECRET in line for line in lines_of(caplog))
     for kind in ("events", "queries"):
         counted = {n: c for n, c in results.counters.items() if n.startswith(f"privstream:{kind}_malformed")}

@@ -11,7 +11,7 @@ import pytest
 import single_events
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from privstream.transforms.reading import columns, elements, frames
+from privstream.transforms.reading import elements, fields, frames
 from privstream.transforms.reading.elements import NO_STAMP, GatherRows
 from privstream.transforms.reading.fields import LONGEST_RECORD, NUMBER, TIME_TEXT, UNREAD, EventFields
 
@@ -253,9 +253,9 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
     raw = frames.raw_columns(batch, EventFields())
-    assert list(columns.cut_by_text({"item": items}, 3003)) == [slice(0, 3003)]
+    assert max(piece.stop - piece.start for piece in fields.cut_by_text({"item": items}, 3003)) < 1100
     read = frames.read_rows(raw, 3003, EventFields())
     assert read.clean["item"].to_pylist() == ["tea"]
     reasons = [str(rule) for rule in read.refused.values()]
     assert reasons == ["item must be at most 16,384 bytes of UTF-8"] * 3000 + ["item must be present and not empty"] * 2
-    assert len(columns.describe_row(raw)(0)) < 50_000
+    assert len(fields.describe_row(raw)(0)) < 50_000

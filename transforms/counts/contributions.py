@@ -187,7 +187,7 @@ class CountContributions(StepFn, state="count_contributions"):
         """
         starts = np.cumsum([0, *(len(each.users) for each in held.values())])
         users = np.concatenate([each.users for each in held.values()])
-        order = in_order(users, runs=True)
+        order = in_order(users)
         users = users[order]
         first = first_of_run(users)
         people, persons = users[first], np.cumsum(first, dtype=np.int32) - 1

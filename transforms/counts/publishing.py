@@ -16,10 +16,10 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.counts import released_columns
 from privstream.transforms.batches import (
     CountBatch,
-    Names,
     StepKey,
     decode,
     encode,
+    string_array,
     string_buffers,
     to_stream,
 )
@@ -107,7 +107,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
         names = self.always.of_shard(shard, self.key_shards)
         counts = self.mechanism.initial_state(public=len(names.items))
-        return KnownKeys(counts, Keys.of(names.items), names.to_arrow())
+        return KnownKeys(counts, Keys.of(names.items), names.words)
 
     @override
     def afresh(self, key: bytes, state: KnownKeys) -> KnownKeys:
@@ -133,8 +133,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         found: dict[str, Any] = unpack("known keys", 1, data)
         if (shards := found["shards"]) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
-        numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
-        texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
+        texts = string_array(found["offsets"], found["text"])
         return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts)
 
     @override

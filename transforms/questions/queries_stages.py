@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from privstream.transforms.people.bound import last_of_each
 from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts
 from privstream.transforms.questions.queries import BETA, QueriesParameters
 from privstream.transforms.reading.domain import Domain
-from privstream.transforms.reading.elements import LOG, set_aside, text_of
+from privstream.transforms.reading.elements import set_aside, text_of
 from privstream.transforms.reading.fields import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.reading.frames import SECONDS_OR_TEXT
 from privstream.transforms.reading.times import read_micros
@@ -79,9 +78,7 @@ class KeyQueries(beam.DoFn):
         try:
             yield ONE_KEY, QUERY + self._read(query).to_bytes()
         except Exception as error:
-            rule = broken_by(error, "query")
-            LOG.add(Counter([str(rule)]))
-            yield set_aside(rule, text_of(query), "query", counted_as="queries")
+            yield set_aside(broken_by(error, "query"), text_of(query), "query", counted_as="queries")
 
     def _read(self, query: Any) -> Asked:
         """Return a query, or raise with the rule that it breaks."""

@@ -21,13 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.columns import is_text, unchecked_text, with_dictionary
+from privstream.transforms.reading.fields import is_text, unchecked_text
 
-MOST_COLUMNS = 16
-"""So many columns an item has at most."""
+MOST_COLUMNS = 16  # of an item
 
 QUOTED = re.compile('[",]')
-_PART = re.compile(r'"((?:[^"]|"")*)"|([^",]*)')
+_PARTS = re.compile(r'(?:\A|, )(?:"((?:[^"]|"")*)"|([^",]*))')
 
 
 def column_names(text: str) -> tuple[str, ...]:
@@ -35,9 +34,6 @@ def column_names(text: str) -> tuple[str, ...]:
 
     Raises:
         ValueError: they are not such a line, too many, or not distinct.
-
-    >>> column_names("country,page"), column_names('"a,b",c')
-    (('country', 'page'), ('a,b', 'c'))
     """
     names = line_of_csv("item", text) if text else ("",)
     if len(names) > MOST_COLUMNS:
@@ -61,11 +57,7 @@ def line_of_csv(name: str, text: str) -> tuple[str, ...]:
 
 
 def join_item(parts: Sequence[str]) -> str:
-    """Return one text for an item of several columns; different items give different texts.
-
-    >>> join_item(["de", "/error"]), join_item(["a,b", "c"]), join_item(["a", "b,c"])
-    ('de, /error', '"a,b", c', 'a, "b,c"')
-    """
+    """Return one text for an item of several columns, such as `de, "a,b"`; different items give different texts."""
     doubled = [part.replace('"', '""') for part in parts]
     return ", ".join(f'"{two}"' if QUOTED.search(one) else one for one, two in zip(parts, doubled, strict=True))
 
@@ -85,21 +77,11 @@ def split_item(text: str, columns: int) -> tuple[str, ...]:
 
     Raises:
         ValueError: it did not make it of so many.
-
-    >>> split_item('"a,b", c', 2)
-    ('a,b', 'c')
     """
-    parts, place = [], 0
-    while found := _PART.match(text, place):
-        quoted, plain = found.groups()
-        parts.append(plain if quoted is None else quoted.replace('""', '"'))
-        place = found.end()
-        if not text.startswith(", ", place):
-            break
-        place += 2
-    if place < len(text) or len(parts) != columns:
+    parts = tuple(quoted.replace('""', '"') or plain for quoted, plain in _PARTS.findall(text))
+    if len(parts) != columns or join_item(parts) != text:
         raise ValueError(f"item must be one of {columns} columns")
-    return tuple(parts)
+    return parts
 
 
 def listed_item(name: str, text: str, columns: int) -> str:
@@ -143,8 +125,6 @@ class Spelling:
         text = unchecked_text(column)
         if not (self.trim or self.null) or not is_text(text.type):
             return text
-        if pa.types.is_dictionary(text.type):
-            return with_dictionary(text, self.column(text.dictionary))
         text = unchecked_text(text.cast(pa.large_binary()))
         if self.trim:
             text = pc.replace_substring_regex(text, AROUND, "")
@@ -183,11 +163,7 @@ AS_WRITTEN = Spelling()
 
 
 def number_alike(names: Iterable[str]) -> int:
-    """Return how many names differ from another one only in large and small letters, or in how they are composed.
-
-    >>> number_alike(["Milk", "MILK", "rain"])
-    2
-    """
+    """Return how many names differ from another one only in large and small letters, or in how they are composed."""
     nfc = unicodedata.normalize
     alike = Counter(nfc("NFC", nfc("NFC", name).casefold()) for name in set(names))
     return sum(number for number in alike.values() if number > 1)
@@ -218,21 +194,14 @@ class Domain:
             if not isinstance(text, str):
                 raise TypeError(f"{name} must hold texts, got {type(text).__name__}")
         texts.sort()
-        if not texts:
-            raise ValueError(f"{name} must name at least one item")
-        if not texts[0] or len(set(texts)) < len(texts):
-            raise ValueError(f"{name} must hold distinct items, none of them empty")
+        if not texts or not texts[0] or len(set(texts)) < len(texts):
+            raise ValueError(f"{name} must hold distinct items, at least one, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self.texts = pa.array(texts, pa.string())
 
     @classmethod
     def of(cls, items: Items, name: str = "domain") -> Domain:
-        """Return a list of items as a domain: a list, a tuple, or a column of numpy, Arrow, pandas or Polars.
-
-        Raises:
-            TypeError: it is none, but a text, a mapping, a frame, or what can be read only once.
-            ValueError: see `Domain`.
-        """
+        """Return a list of items as a domain: a list, a tuple, or a column of numpy, Arrow, pandas or Polars."""
         if isinstance(items, Domain):
             return items
         other = isinstance(items, str | bytes | Mapping) or hasattr(items, "columns")

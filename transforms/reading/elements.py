@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import pickle
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.coders import Coder, RowCoder
+from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import Row, TaggedOutput
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import first_of_run
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import TEXT_PER_BATCH, Moment, column_of
 from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
     MISSING,
+    TEXT_PER_BATCH,
     TYPE,
     BrokenRuleError,
     DeadLetter,
     EventFields,
     broken_by,
+    column_of,
     quote,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, read_rows, usable_batches
@@ -45,67 +43,19 @@ STAMP = "\0time"
 NO_STAMP = "event must have a timestamp: that of a pair (user, item), or of a row without a field time, is its time"
 
 
-class BatchCoder(Coder):
-    """Pickles Arrow batches, as Beam does by itself; but asked for the size of one, which is often, it does not."""
-
-    @override
-    def encode(self, value: pa.RecordBatch) -> bytes:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-    @override
-    def decode(self, encoded: bytes) -> pa.RecordBatch:
-        return pickle.loads(encoded)
-
-    @override
-    def estimate_size(self, value: pa.RecordBatch) -> int:
-        return int(value.nbytes)
-
-    @override
-    def to_type_hint(self) -> type:
-        return pa.RecordBatch  # type: ignore[no-any-return]
-
-
-registry.register_coder(pa.RecordBatch, BatchCoder)
 registry.register_coder(DeadLetter, RowCoder)
-
-SECONDS_BETWEEN_LINES = 60
 _LOGGER = logging.getLogger(__name__)
 
 
-class SetAsideLog:
-    """Counts the records that a worker process has set aside, and logs the first ones and then once a minute.
-
-    *Privacy*: lines say how many records break which rule; they are exact, and for operators alone, like counters.
-
-    Attributes:
-        reasons: what has not been logged yet.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self.reasons: Counter[str] = Counter()
-        self._last: float | None = None
-
-    def add(self, reasons: Mapping[str, int], *, now: bool = False) -> None:
-        """Count records that were set aside, and log what has not been logged: `now`, or if no line came lately."""
-        with self._lock:
-            self.reasons.update(reasons)
-            at = self._clock()
-            if self.reasons and (now or self._last is None or at - self._last >= SECONDS_BETWEEN_LINES):
-                parts = [f"{times:,} because {reason}" for reason, times in self.reasons.most_common()]
-                line = "privstream: %s records could not be used: %s; with_dead_letters() gives them"
-                _LOGGER.warning(line, f"{self.reasons.total():,}", ", ".join(parts))
-                self.reasons.clear()
-                self._last = at
-
-
-LOG = SetAsideLog()
-"""That of this process."""
+@lru_cache(maxsize=100)
+def _tell(rule: str) -> None:
+    """Log a rule that a record breaks, once in each process; counters say how many do."""
+    _LOGGER.warning("privstream: records cannot be used: %s; with_dead_letters() gives them", rule)
 
 
 def set_aside(rule: BrokenRuleError, record: str, source: str = "event", *, counted_as: str = "events") -> Any:
-    """Count records that break a rule, in all and by the code of the rule, and return their dead letter."""
+    """Count a record that breaks a rule, in all and by the code of the rule, and return its dead letter."""
+    _tell(str(rule))
     for name in (f"{counted_as}_malformed", f"{counted_as}_malformed_{rule.code}"):
         counter(name).inc()
     return TaggedOutput(DEAD_LETTERS, DeadLetter(str(rule), source, "", quote(record)))
@@ -138,7 +88,6 @@ class GatherRows(beam.DoFn):
     def __init__(self, fields: EventFields, names: FieldNames = AS_NAMED) -> None:
         self.fields = fields
         self.names = names
-        self._broken: Counter[str] = Counter()
         self._gathered = dataclasses.replace(names, time=names.time or STAMP)
         contents = {name: content for content, those in self._gathered.read(fields).items() for name in those}
         self._wanted = dict.fromkeys(names.where.kinds if names.where else (), "") | contents
@@ -155,12 +104,12 @@ class GatherRows(beam.DoFn):
         kind = type(element)  # what an object itself says may raise anything
         if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):  # a frame
             for found in usable_batches(element, self.fields, self.names):
-                yield self._set_aside(found) if isinstance(found, Unusable) else found
+                yield set_aside(*found) if isinstance(found, Unusable) else found
             return
         try:
             said = self._said(element, timestamp)
         except Exception as error:
-            yield self._set_aside(Unusable(broken_by(error), text_of(element)))
+            yield set_aside(broken_by(error), text_of(element))
             return
         self._events.append((element, timestamp, said))
         self._text += sum(str.__len__(each) for each in said if isinstance(each, str))
@@ -188,24 +137,17 @@ class GatherRows(beam.DoFn):
                     found.append(None)
         return found
 
-    def _stamp(self, timestamp: Timestamp) -> Moment:
+    def _stamp(self, timestamp: Timestamp) -> Timestamp:
         """Return the time of an event that is the timestamp of its element, which says nothing at the ends of time."""
         stamped = MIN_TIMESTAMP.micros + MILLISECOND <= timestamp.micros and timestamp < NO_TIME
         if self.fields.timed and not stamped:
             raise BrokenRuleError("time", MISSING, NO_STAMP)
-        return Moment(timestamp.micros if stamped else 0)
-
-    def _set_aside(self, found: Unusable) -> Any:
-        self._broken[str(found.rule)] += 1
-        return set_aside(found.rule, found.record)
+        return timestamp if stamped else Timestamp(0)
 
     @override
     def finish_bundle(self) -> Iterator[Any]:
         yield from self._batches() if self._events else ()
         self.start_bundle()
-        if self._broken:
-            LOG.add(self._broken)
-            self._broken = Counter()
 
     def _batches(self) -> Iterator[Any]:
         """Yield the events that have been gathered: those that can be used by when they came, the others aside."""
@@ -214,7 +156,7 @@ class GatherRows(beam.DoFn):
         read = read_rows(columns, len(self._events), self.fields, self._gathered)
         for row, rule in read.refused.items():
             element, timestamp, _ = self._events[row]
-            letter = self._set_aside(Unusable(rule, text_of(element)))
+            letter = set_aside(rule, text_of(element))
             yield TaggedOutput(letter.tag, WindowedValue(letter.value, timestamp, (self._window,)))
         if self.names.where is not None:
             counter("events_filtered").inc(read.filtered)
@@ -224,8 +166,3 @@ class GatherRows(beam.DoFn):
         for some in np.split(order, np.flatnonzero(first_of_run(arrived[order]))[1:]) if len(order) else ():
             batch = read.clean if len(some) == len(order) else read.clean.take(pa.array(some))
             yield WindowedValue(batch, Timestamp(micros=int(stamps[some].min())), (self._window,))
-
-    @override
-    def teardown(self) -> None:
-        if LOG.reasons:
-            LOG.add({}, now=True)

@@ -1,11 +1,24 @@
-"""What is read of events, the rules that a field may break, and what becomes of records that break one."""
+"""What is read of events: fields, the rules that they may break, dead letters, and columns of texts and numbers.
+
+A column that is damaged, or of a type that cannot be what it is to be, raises `BrokenRuleError`.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from types import NoneType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TEXT, NUMBER, WHOLE, OPTIONAL, UNREAD = "text", "number", "whole", "optional", "unread"
 
@@ -131,3 +144,314 @@ def quote(text: Any) -> str:
         text = bytes(text[: 4 * LONGEST_RECORD + 4]).decode("utf-8", "backslashreplace")
     quoted: str = text[: LONGEST_RECORD + 1].encode("utf-8", "backslashreplace").decode()
     return quoted if len(quoted) <= LONGEST_RECORD else quoted[:LONGEST_RECORD] + "…"
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Marks = list[tuple[np.ndarray, BrokenRuleError]]
+"""Rows of a column that break a rule, and which one."""
+
+Marked = tuple[pa.Array, Marks]
+"""A column, and which rows of it break a rule: what stands in these is not defined."""
+
+
+def marked(name: str, given: object = "", **rules: np.ndarray) -> Marks:
+    """Return the rules, by their names, that some row breaks; most columns break none, and make none."""
+    return [(mask, broken(name, rule, given)) for rule, mask in rules.items() if mask.any()]
+
+
+def null_rows(column: pa.Array) -> np.ndarray:
+    """Tell which rows of a column are null."""
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+
+
+def describe_row(columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
+    """Return a function that writes one row of some columns as JSON; of damaged columns it says no more than that."""
+    sound: dict[str, pa.Array] = {}
+
+    def record(row: int) -> str:
+        for name in () if sound else columns:
+            try:
+                sound[name] = checked("", plain("", columns[name]))
+            except BrokenRuleError:  # reading it might end the process
+                sound[name] = pa.array(["damaged"] * len(columns[name]))
+        values = {name: _shown(column[row]) for name, column in sound.items()}
+        return quote(json.dumps(values, ensure_ascii=False, default=str))
+
+    return record
+
+
+def _shown(value: Any) -> Any:
+    """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
+    value = value.value if isinstance(value, pa.UnionScalar) else value
+    if value is None or not value.is_valid:
+        return None
+    if isinstance(value, pa.StringScalar | pa.BinaryScalar):
+        return quote(value.as_buffer())
+    if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
+        return value.cast(pa.string()).as_py()
+    with suppress(ValueError, OverflowError, pa.ArrowException):
+        return value.as_py()
+    return f"{value.type} that cannot be shown"
+
+
+TEXT_PER_BATCH = 1 << 24  # bytes
+FARTHEST_POINT = 1 << 60
+LONGEST_NUMBER = 400  # characters
+_AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+_AS_TEXT = {data: text for text, data in _AS_BINARY.items()}
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # Arrow has few functions for them
+_POINT = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing that int64 has no room for
+_DECIMAL = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,4})?$"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or bytes that may be UTF-8."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return value in _AS_BINARY or value in _AS_TEXT or value in _VIEWS or pa.types.is_fixed_size_binary(value)
+
+
+def is_known_as_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or what `as_text` and `text_column` make text of."""
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind) or _is_written(kind)
+
+
+def _is_written(kind: pa.DataType) -> bool:
+    """Tell whether values are days, decimals, truth values or UUIDs, which are known by their texts."""
+    tests = (pa.types.is_date, pa.types.is_decimal, pa.types.is_boolean)
+    return isinstance(kind, pa.UuidType) or any(test(kind) for test in tests)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """Return days, decimals, truth values and UUIDs as the texts that they are known by; other columns as they are."""
+    if isinstance(column.type, pa.UuidType):
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+    return column.cast(pa.string()) if _is_written(column.type) else column
+
+
+def unchecked_text(column: pa.Array) -> pa.Array:
+    """Return bytes as text that need not be valid, in the same memory: for `text_column` and others, which check it."""
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    if column.type not in _AS_TEXT:
+        return column
+    return pc.cast(column, options=pc.CastOptions(target_type=_AS_TEXT[column.type], allow_invalid_utf8=True))
+
+
+def checked(name: str, column: pa.Array) -> pa.Array:
+    """Return a column, as bytes if its text is not all valid; one that points out of its own memory is refused."""
+    with suppress(pa.ArrowInvalid):
+        column.validate(full=True)
+        return column
+    with suppress(pa.ArrowInvalid):
+        coded = pa.types.is_dictionary(column.type)
+        words = column.dictionary if coded else column
+        words = words.cast(_AS_BINARY.get(words.type, words.type))
+        column = pa.DictionaryArray.from_arrays(column.indices, words, safe=False) if coded else words
+        column.validate(full=True)
+        return column
+    raise BrokenRuleError(name.partition(" ")[0], TYPE, f"{name} must be a column that is not damaged")
+
+
+def plain(name: str, column: pa.Array) -> pa.Array:
+    """Return a column without a dictionary or views; in place of its texts that are too long, others are."""
+    if column.type in _VIEWS:
+        return checked(name, column).cast(_VIEWS[column.type])
+    if not pa.types.is_dictionary(column.type):
+        return column
+    column = checked(name, column)
+    words = unchecked_text(plain(name, column.dictionary))
+    if is_text(words.type) and (long := _lengths(words) > LONGEST_TEXT).any():
+        words = pc.if_else(pa.array(long), pa.scalar("x" * (LONGEST_TEXT + 1), words.type), words)
+    return pa.DictionaryArray.from_arrays(column.indices, words, safe=False).dictionary_decode()
+
+
+def _lengths(texts: pa.Array) -> np.ndarray:
+    """Return the bytes of each text, int32 or int64; 0 for a null."""
+    lengths = pc.binary_length(texts)
+    return np.asarray((pc.fill_null(lengths, 0) if texts.null_count else lengths).to_numpy())
+
+
+def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
+    """Cut rows such that no piece of several of them has more than `TEXT_PER_BATCH` of text.
+
+    A dictionary says much in few bytes, and Arrow's plain text has room for 2 GiB alone.
+    """
+    sums = np.zeros(rows, np.int64)
+    for name, given in columns.items():
+        coded = pa.types.is_dictionary(given.type)
+        words = given.type.value_type if coded else given.type
+        if is_text(words) and (coded or words == pa.large_string() or words in _VIEWS):
+            column = checked(name, given)
+            texts = plain(name, column.dictionary if coded else column)
+            lengths = np.minimum(_lengths(texts), LONGEST_TEXT + 1)
+            lengths = np.append(lengths, 0)[pc.fill_null(column.indices, len(texts))] if coded else lengths
+            sums += lengths
+    ends, first = np.cumsum(sums), 0
+    while first < rows:
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
+        yield slice(first, last)
+        first = last
+
+
+def text_column(name: str, column: pa.Array) -> Marked:
+    """Return a column of text, bytes, integers or nulls as text, and which rows break a rule."""
+    column = checked(name, column)
+    nulls = null_rows(column)
+    if column.type in _AS_TEXT:  # one by one: damaged input alone is
+        texts = ["-" if data is None else _decoded(data) for data in column.to_pylist()]
+        invalid = np.array([text is None for text in texts], np.bool_)
+        found, marks = text_column(name, pa.array(texts, pa.large_string()).fill_null("-"))
+        return found, marked(name, missing=nulls, encoding=invalid) + marks
+    if column.type not in _AS_BINARY:
+        return column.cast(pa.string()).fill_null("-"), marked(name, missing=nulls)
+    lengths = _lengths(column)
+    long = lengths > LONGEST_TEXT
+    dropped = nulls if pa.types.is_string(column.type) else nulls | long  # plain text has room for 2 GiB
+    if dropped.any():
+        column = pc.if_else(pa.array(~dropped), column, pa.scalar("", column.type))
+    return column.cast(pa.string()), marked(name, missing=lengths == 0, long=long)
+
+
+def _decoded(data: bytes) -> str | None:
+    with suppress(UnicodeDecodeError):
+        return data.decode()
+    return None
+
+
+def number_column(name: str, column: pa.Array) -> Marked:
+    """Return a column as `text_column` takes it as points, int64, and which rows are none."""
+    if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
+        marks = marked(name, missing=null_rows(column))
+        points = column.fill_null(0).cast(pa.int64())
+    else:
+        texts, marks = text_column(name, column)
+        fits = pc.match_substring_regex(texts, _POINT)
+        points = pc.replace_substring_regex(pc.if_else(fits, texts, "0"), r"^\+", "").cast(pa.int64())
+        marks += marked(name, point=~fits.to_numpy(zero_copy_only=False))
+    found = points.to_numpy()
+    return points, marks + marked(name, point=(found < -FARTHEST_POINT) | (found > FARTHEST_POINT))
+
+
+SPACES = " \u00a0\u2009\u202f'\u2019"
+BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
+"""What may stand between thousands, by what stands before decimals."""
+
+GROUPED = {
+    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[1-9][0-9]{{0,2}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
+    rf"([{decimal}][0-9]*)?|[{decimal}][0-9]+)([eE][+-]?[0-9]{{1,4}})?$"
+    for decimal, other in ((".", ","), (",", "."))
+}
+
+
+def value_column(column: pa.Array, kind: str = NUMBER, decimal: str | None = None) -> Marked:
+    """Return a column of values as `EventFields.value` says, float64, and which rows break a rule.
+
+    `decimal` is what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
+    then stand between thousands; without it there is a point, and nothing between thousands.
+    """
+    column = unchecked_text(checked(VALUE, column))
+    read, marks = _numbers(column, decimal)
+    finite = np.isfinite(read)
+    marks += marked(VALUE, finite=~finite)
+    marks += marked(VALUE, whole=finite & (read != np.floor(read))) if kind == WHOLE else []
+    numbers = pa.array(read)
+    if kind == OPTIONAL:
+        numbers, marks = with_nulls(numbers, marks)
+        numbers = numbers.fill_null(np.nan)
+    return numbers, marks
+
+
+def with_nulls(column: pa.Array, marks: Marks) -> Marked:
+    """Return a column with null where a value is missing, which then breaks no rule."""
+    missing = np.zeros(len(column), np.bool_)
+    for mask, rule in marks:
+        missing |= mask & rule.code.endswith(f"_{MISSING}")
+    others = [(mask & ~missing, rule) for mask, rule in marks if not rule.code.endswith(f"_{MISSING}")]
+    return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
+
+
+def _numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, Marks]:
+    kind = column.type
+    if is_number(kind) or pa.types.is_null(kind):
+        found = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
+        return found, marked(VALUE, missing=null_rows(column))
+    if kind not in _AS_BINARY:
+        raise broken(VALUE, "number", kind)
+    texts, marks = text_column(VALUE, column)
+    if decimal is not None:
+        fits = pc.match_substring_regex(texts, GROUPED[decimal])
+        texts = pc.replace_substring(pc.replace_substring_regex(texts, BETWEEN[decimal], ""), decimal, ".")
+        texts = pc.if_else(fits, texts, "-")
+    fits = pc.match_substring_regex(texts, _DECIMAL).to_numpy(zero_copy_only=False)
+    fits &= pc.binary_length(texts).to_numpy(zero_copy_only=False) <= LONGEST_NUMBER
+    usable = pc.if_else(pa.array(fits), texts, "0")
+    try:
+        found = usable.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:  # it does not read all that Python reads, such as +5
+        found = np.array([float(text) for text in usable.to_pylist()], np.float64)
+    return found, marks + marked(VALUE, "comma" if decimal == "," else "point", decimal=~fits)
+
+
+PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+FOREIGN = pa.list_(pa.string())
+"""How values are held that nothing is read of: their text."""
+
+
+def column_of(values: Sequence[Any]) -> pa.Array:
+    """Return Python values as a column: a union where they are of several kinds, so that none decides for another."""
+    types = set(map(type, values)) - {NoneType}
+    if not types:
+        return pa.nulls(len(values))
+    if len(types) == 1 and types <= PLAIN.keys():
+        with suppress(OverflowError, UnicodeEncodeError):
+            return pa.array(values, PLAIN[types.pop()])
+    held = list(map(_held, values))
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(kind for kind, _ in held))}
+    codes = np.array([places[kind] for kind, _ in held], np.int8)
+    offsets = np.zeros(len(codes), np.int32)
+    for code in places.values():
+        offsets[codes == code] = np.arange(np.count_nonzero(codes == code))
+    parts = [pa.array([value for kind, value in held if kind == each], each) for each in places]
+    return parts[0] if len(parts) == 1 else pa.UnionArray.from_dense(pa.array(codes), pa.array(offsets), parts)
+
+
+def _held(value: Any) -> tuple[pa.DataType, Any]:
+    """Return how Arrow holds a value of any kind, and the value so; text that is no Unicode is bytes."""
+    stamp = sys.modules.get("apache_beam.utils.timestamp")  # nobody has a Timestamp without it
+    found: tuple[pa.DataType, Any] = FOREIGN, [type(value).__name__]
+    with suppress(Exception):  # foreign classes may raise anything
+        match value:
+            case None:
+                found = pa.null(), None
+            case bool() | np.bool_():
+                found = pa.bool_(), bool(value)
+            case Integral() if not isinstance(value, np.timedelta64):
+                number = int(value)
+                found = (pa.int64(), number) if -(1 << 63) <= number < 1 << 63 else (pa.string(), str(number))
+            case str():
+                data = str.encode(value, "utf-8", "surrogatepass")  # whatever a subclass says of itself
+                text = _decoded(data)
+                found = (pa.binary(), data) if text is None else (pa.string(), text)
+            case bytes():
+                found = pa.binary(), bytes(value)
+            case Decimal() if value.is_finite():
+                found = pa.string(), str(value)
+            case Real() | Decimal():
+                found = pa.float64(), float(value)
+            case datetime():
+                moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+                kind = pa.timestamp("us", "UTC" if value.tzinfo else None)
+                found = kind, (moment - EPOCH) // timedelta(microseconds=1)
+            case date():
+                found = pa.date32(), date(value.year, value.month, value.day)
+            case _ if stamp is not None and isinstance(value, stamp.Timestamp):
+                found = pa.timestamp("us", "UTC"), value.micros
+            case _:
+                found = FOREIGN, [quote(str(value))]
+    return found

@@ -11,10 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import (
+from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
+from privstream.transforms.reading.fields import (
+    MISSING,
+    NUMBER,
+    TYPE,
+    BrokenRuleError,
+    EventFields,
     Marked,
     Marks,
     as_text,
+    broken,
     checked,
     cut_by_text,
     describe_row,
@@ -22,15 +29,14 @@ from privstream.transforms.reading.columns import (
     is_text,
     null_rows,
     number_column,
+    plain,
     text_column,
     value_column,
-    without_views,
+    with_nulls,
 )
-from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
-from privstream.transforms.reading.fields import MISSING, NUMBER, TYPE, BrokenRuleError, EventFields, broken
 from privstream.transforms.reading.filters import NUMBER as NUMBER_KIND
 from privstream.transforms.reading.filters import TEXT as TEXT_KIND
-from privstream.transforms.reading.filters import Filter, column_of_kind
+from privstream.transforms.reading.filters import TRUTH, Filter
 from privstream.transforms.reading.times import TimeForm, read_times
 
 NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
@@ -105,29 +111,35 @@ def read_rows(
     Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
     UTC. A column of a type that cannot be what it is to be breaks a rule in each row that has a value.
 
-    Args:
-        columns: raw ones, by the names of fields; text that is bytes need not be valid.
-        rows: their length.
-        fields: what is read.
-        names: where that is.
-        parsed: what others have read of the same rows.
+    The columns are raw ones; text that is bytes need not be valid. `parsed` has what others have read of the same rows.
     """
     passing, refused, parsed = np.ones(rows, np.bool_), dict[int, BrokenRuleError](), {} if parsed is None else parsed
+
+    def refuse(marks: Marks) -> None:
+        for mask, rule in marks:
+            for row in np.flatnonzero(mask & passing).tolist():
+                refused.setdefault(row, rule)
+
     if names.where is not None:
-        passing, marks = _passing(columns, rows, names.where, names)
-        _refuse(refused, marks, np.ones_like(passing))
+        asked = {}
+        for field, kind in names.where.kinds.items():  # one that is missing has no value
+            asked[field], marks = _of_each_kind(
+                columns.get(field, pa.nulls(rows)), partial(of_kind, field, kind, names)
+            )
+            refuse(marks)
+        passing = names.where.passes(asked, rows)
+        passing[list(refused)] = False
     filtered, made = rows - int(np.count_nonzero(passing)) - len(refused), []
     for content, those in names.read(fields).items():
         parts = []
         for field in those:
-            what, column = f"{content} `{field}`" if len(those) > 1 else content, columns.get(field)
+            what = f"{content} `{field}`" if len(those) > 1 else content
             key = what, field, fields.user, fields.value
-            if column is None:  # a time that is not needed
-                column = pa.nulls(rows)
-            if key not in parsed:
+            if key not in parsed:  # a time that is not needed may be missing
+                column = columns.get(field, pa.nulls(rows))
                 parsed[key] = _of_each_kind(column, partial(read_column, what, fields, names))
             found, marks = parsed[key]
-            _refuse(refused, marks, passing)
+            refuse(marks)
             parts.append(found)
         made.append(join_columns([pc.fill_null(part, "") for part in parts]) if len(parts) > 1 else parts[0])
     passing[list(refused)] = False
@@ -136,31 +148,32 @@ def read_rows(
     return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing), filtered)
 
 
-def _refuse(refused: dict[int, BrokenRuleError], marks: Marks, among: np.ndarray) -> None:
-    """Note the first rule that rows break, among some."""
-    for mask, rule in marks:
-        for row in np.flatnonzero(mask & among).tolist():
-            refused.setdefault(row, rule)
-
-
-def _passing(columns: Mapping[str, pa.Array], rows: int, where: Filter, names: FieldNames) -> tuple[np.ndarray, Marks]:
-    """Tell which rows pass a filter, and which break a rule of it; a field that is missing has no value."""
-    read, found = {}, Marks()
-    for field, kind in where.kinds.items():
-        column = pa.nulls(rows) if field not in columns else columns[field]
-        read[field], marks = _of_each_kind(column, partial(of_kind, field, kind, names))
-        found += marks
-    passing = where.passes(read, rows)
-    for mask, _ in found:
-        passing &= ~mask
-    return passing, found
+NEEDED = {NUMBER_KIND: "a finite number", TEXT_KIND: "valid text that is not too long, or an integer"}
 
 
 def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -> Marked:
-    """Read a column that a condition needs: see `column_of_kind`."""
-    column = checked("where", without_views("where", column))
-    spelled = kind in (NUMBER_KIND, TEXT_KIND) or is_text(column.type)
-    return column_of_kind(field, kind, names.spelling.column(column) if spelled else column, names.decimal)
+    """Read a column that a condition needs, null where it has no value; true if it is only asked whether it has one."""
+    column = checked("where", plain("where", column))
+    column = names.spelling.column(as_text(column) if kind in (TEXT_KIND, TRUTH) else column)
+    if kind is None:
+        there = pc.greater(pc.binary_length(column), 0) if is_text(column.type) else column.is_valid()
+        return pc.if_else(pc.fill_null(there, False), True, pa.scalar(None, pa.bool_())), []
+    rule = BrokenRuleError("where", TYPE, f"field `{field}`, which where reads, must be {NEEDED.get(kind, kind)}")
+    try:
+        if kind == NUMBER_KIND:
+            found, marks = with_nulls(*value_column(column, decimal=names.decimal))
+        elif not is_known_as_text(column.type) or (kind == TRUTH and pa.types.is_integer(column.type)):
+            raise rule
+        else:
+            found, marks = with_nulls(*text_column("where", column))
+    except BrokenRuleError:
+        raise rule from None
+    wrong = [mask for mask, _ in marks]
+    if kind == TRUTH:
+        lower = pc.utf8_lower(found)
+        known = pc.is_in(lower, pa.array(["true", "false", None], lower.type)).to_numpy(zero_copy_only=False)
+        found, wrong = pc.equal(lower, "true"), [*wrong, ~known]
+    return found, [(mask, rule) for mask in wrong]
 
 
 def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Array) -> Marked:
@@ -169,8 +182,7 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
     Raises:
         BrokenRuleError: it does not, or the column is damaged.
     """
-    content = what.partition(" ")[0]
-    column = without_views(what, column)
+    content, column = what.partition(" ")[0], plain(what, column)
     if content == "time":
         times, marks = read_times(names.spelling.column(checked(what, column)), names.times)
         return pa.array(times), [mark for mark in marks if fields.timed or mark[1].code != f"time_{MISSING}"]
@@ -269,5 +281,4 @@ def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = 
         if counts[name] > 1 or (not counts[name] and content in fields.required):
             rule = "one column" if counts[name] else "a column"
             raise BrokenRuleError(content, TYPE if counts[name] else MISSING, f"events must have {rule} {name}")
-    found = {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}
-    return {name: without_views(wanted[name], column) for name, column in found.items()}
+    return {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}
