@@ -248,7 +248,7 @@ def test_assign_gives_every_window_of_the_run_that_holds_the_event(steps, times)
 def test_bounds_and_decision_times_fit_together(steps, step, stage):
     start, end = steps.bounds(step)
     assert (start.micros - steps.origin, end.micros - start.micros) == (step * steps.size, steps.size)
-    assert steps.ending(end) == step
+    assert steps.starting(end.micros) - 1 == step
     assert steps.last_moment(step).micros == end.micros - 1
     decided = steps.decision_time(step, stage)
     assert decided.micros == end.micros + steps.allowed_lateness + stage * MILLIS
