@@ -8,8 +8,8 @@ from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs
-from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts
+from privstream.transforms.parameters import Bound
+from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts, bound_people, draws_of_pairs
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 

@@ -17,8 +17,8 @@ from privstream.transforms.counts.contributions import (
     CountContributions,
     ReleaseDropped,
 )
+from privstream.transforms.parameters import Bound
 from privstream.transforms.people import bounding
-from privstream.transforms.people.bound import Bound
 from privstream.transforms.people.bounding import PartOfPeople, parts_of_people
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
@@ -51,7 +51,7 @@ def people(seed=5, number=24, items=9, kind="spread"):
 
 def _run(fn, steps, batches, log):
     """Handle some steps as a run that begins again finds its state."""
-    renewed = fn.steps.starts_afresh(steps[0] - 1, steps[0])
+    renewed = 0 < steps[0] == fn.steps.first_of_period(steps[0])
     yield from fn.run(b"", steps, batches, fn.initial(b"") if renewed else fn.decode(b"", log))
 
 

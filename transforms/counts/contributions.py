@@ -27,15 +27,16 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
-from privstream.transforms.people.bound import (
+from privstream.transforms.parameters import Bound
+from privstream.transforms.people.bounding import (
     ITEM_ORDER,
-    Bound,
+    BoundEvents,
+    PartOfPeople,
     count_clipped,
     draws_of_pairs,
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundEvents, PartOfPeople
 from privstream.transforms.spill import size_of
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged

@@ -30,13 +30,13 @@ from privstream.mechanisms.views.counts import ShownCounts
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
+    Bound,
     Parameters,
     View,
     check_limits,
     limits_of,
     plain,
 )
-from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
