@@ -263,21 +263,15 @@ class CountContributions(StepFn, state="count_contributions"):
 
     def _count(self, step: int, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
         """Count some rows, increasing; `new` says of each row whether it puts a person on the list of its key."""
-        if new is not None and self.lists is not None and self.steps.number(step) > self.lists.last_listed:
-            new = None
-        if held.values is None:  # as `add_up` does, where nothing is added up: sorts without an order
-            distinct, counts = np.unique(held.items[rows], return_counts=True)
-            if new is None:
-                return CountBatch(distinct, counts, held.names)
-            of_new, number = np.unique(held.items[rows][new[rows]], return_counts=True)
-            first = np.zeros(len(distinct), np.int64)
-            first[np.searchsorted(distinct, of_new)] = number
-            return CountBatch(distinct, counts, held.names, first)
-        values = held.values[rows]
-        within: np.ndarray = np.clip(values, *self.limits)
-        count_clipped("contributions", values, within, self.limits)
-        fresh = None if new is None else new[rows].astype(np.int64)
-        return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
+        late = self.lists is not None and self.steps.number(step) > self.lists.last_listed
+        fresh = None if new is None or late else new[rows].astype(np.int64)
+        sums = None
+        if held.values is not None:
+            values = held.values[rows]
+            within: np.ndarray = np.clip(values, *self.limits)
+            count_clipped("contributions", values, within, self.limits)
+            sums = within
+        return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, sums))
 
 
 def _entry(charged: Charged) -> bytes:
@@ -311,7 +305,7 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
 
 def add_up(rows: CountBatch) -> CountBatch:
     """Add up the rows of each item; items are distinct and increasing then."""
-    order = np.argsort(rows.items)
+    order = in_order(rows.items)
     starts = np.flatnonzero(first_of_run(rows.items[order]))
 
     def total(column: Any) -> Any:
@@ -347,41 +341,31 @@ def sums_record(step: int, sums: np.ndarray) -> Keyed:
     return CLOCK, stepped(step, sums.astype("<i8").tobytes())
 
 
-class Waiting(NamedTuple):
-    """Exact numbers of the period so far, what the last reading released of them, and how many readings there were."""
-
-    sums: np.ndarray
-    released: np.ndarray
-    readings: int
-
-
 class ReleaseDropped(StepFn, state="release_dropped"):
     """On a public clock: release what came until then at some steps of the run, or of each period, in counters."""
 
     mechanism: DroppedShare
-    readings: frozenset[int]  # numbers of the steps, from 1 on, after which it is read
+    readings: tuple[int, ...]  # numbers of the steps, from 1 on, after which it is read
 
     @override
-    def initial(self, key: bytes) -> Waiting:
-        nothing = np.zeros(len(self.mechanism.laws), np.int64)
-        return Waiting(nothing, nothing, 0)
+    def initial(self, key: bytes) -> np.ndarray:
+        return np.zeros((2, len(self.mechanism.laws)), np.int64)  # of the period so far, and as the last reading said
 
     @override
-    def snapshot(self, state: Waiting) -> bytes:
-        return pack("dropped contributions", 1, state._asdict())
+    def snapshot(self, state: np.ndarray) -> bytes:
+        return pack("dropped contributions", 2, {"sums": state})
 
     @override
-    def restore(self, data: bytes) -> Waiting:
-        found: dict[str, Any] = unpack("dropped contributions", 1, data)
-        return Waiting(**found)
+    def restore(self, data: bytes) -> np.ndarray:
+        return np.asarray(unpack("dropped contributions", 2, data)["sums"])
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
-        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), state.sums)
-        if self.steps.number(step) not in self.readings:
-            return state._replace(sums=sums), ()
-        reading = state.readings + 1
-        noisy = self.mechanism.release(reading, sums, self.noise_of(step))
-        for name, number in zip((READINGS, *NUMBERS), [1, *(noisy - state.released).tolist()], strict=False):
-            counter(name).inc(number)
-        return Waiting(sums, noisy, reading), ()
+    def step(self, key: bytes, step: int, batches: list[bytes], state: np.ndarray) -> tuple[np.ndarray, Iterable[Any]]:
+        before, released = state
+        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), before)
+        if (number := self.steps.number(step)) not in self.readings:
+            return np.stack([sums, released]), ()
+        noisy = self.mechanism.release(self.readings.index(number) + 1, sums, self.noise_of(step))
+        for name, more in zip((READINGS, *NUMBERS), [1, *(noisy - released).tolist()], strict=False):
+            counter(name).inc(more)
+        return np.stack([sums, noisy]), ()

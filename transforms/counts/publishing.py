@@ -1,85 +1,71 @@
-"""The release of counts: per shard of keys, a table of noisy counts for each window."""
+"""The release of counts: tables of noisy counts per shard of keys and window; of a stream, rows that views make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.counts import released_columns
+from privstream.mechanisms.views.counts import RELEASED, ShownCounts, released_columns
 from privstream.transforms.batches import (
     CountBatch,
     Names,
     StepKey,
     decode,
     encode,
+    from_stream,
     string_buffers,
     to_stream,
 )
 from privstream.transforms.counts.contributions import add_up
+from privstream.transforms.counts.keyed_counts import Follow
 from privstream.transforms.reading.domain import Domain, PublicKeys
+from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.clock import STEP, on_clock, stepped
-from privstream.transforms.timing.step_fn import StepFn, Stepped
+from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 
 REWRITTEN = 64  # steps after which a log is written anew
 TIMES = ("window_start", "window_end")
+KEPT = (*TIMES, "item", *RELEASED)
+"""Columns of earlier windows from which numbers are made."""
+
 NO_COUNTS = CountBatch.join([])
+NO_KEYS = np.empty(0, np.uint64)
 NO_TEXTS = pa.array([], pa.large_string())
 NOTHING = np.zeros(0, np.int64)
 """A column that is missing where a step brought nothing."""
 
 
-@dataclass(frozen=True, eq=False)
-class Keys:
-    """Distinct keys, uint64 (n,), each with a number, which it keeps; their order, and the keys in order."""
-
-    keys: np.ndarray
-    order: np.ndarray
-    ordered: np.ndarray
-
-    @classmethod
-    def of(cls, keys: np.ndarray) -> Keys:
-        """Number keys."""
-        order = np.argsort(keys)
-        return cls(keys, order, keys[order])
-
-    def with_numbers(self, keys: np.ndarray) -> tuple[Keys, np.ndarray]:
-        """Return also those of some keys, increasing, that are not here, and the numbers of all of these, int64."""
-        places = np.searchsorted(self.ordered, keys)
-        here = np.zeros(len(keys), bool)
-        inside = places < len(self.keys)
-        here[inside] = self.ordered[places[inside]] == keys[inside]
-        numbers = np.empty(len(keys), np.int64)
-        numbers[here] = self.order[places[here]]
-        numbers[~here] = len(self.keys) + np.arange(len(keys) - here.sum())
-        if here.all():
-            return self, numbers
-        order = np.insert(self.order, places[~here], numbers[~here])  # without sorting all of them
-        ordered = np.insert(self.ordered, places[~here], keys[~here])
-        return Keys(np.append(self.keys, keys[~here]), order, ordered), numbers
-
-
-NO_KEYS = Keys.of(np.empty(0, np.uint64))
+def numbered(keys: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct keys, uint64, with those items behind them that are not there, and the numbers of all items."""
+    found = pc.index_in(pa.array(items), value_set=pa.array(keys))
+    new = found.is_null().to_numpy(zero_copy_only=False)
+    numbers = found.fill_null(0).to_numpy().astype(np.int64)
+    numbers[new] = len(keys) + np.arange(int(new.sum()))
+    return np.append(keys, items[new]), numbers
 
 
 class KnownKeys(NamedTuple):
     """What a shard of keys remembers."""
 
     counts: Any  # state of the mechanism
-    keys: Keys
+    keys: np.ndarray  # distinct, uint64; the number of each is its place
     texts: pa.LargeStringArray = NO_TEXTS  # of these; none where keys are positions in a public list
 
     def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), self.texts.take(pa.array(numbers, pa.int64())))
+        return KnownKeys(counts, self.keys[numbers], self.texts.take(pa.array(numbers, pa.int64())))
 
 
 class PublishCounts(StepFn, state="publish_counts"):
@@ -101,13 +87,13 @@ class PublishCounts(StepFn, state="publish_counts"):
     def initial(self, key: bytes) -> KnownKeys:
         shard = StepKey.from_bytes(key).shard
         if self.domain is not None:
-            keys = Keys.of(np.arange(shard, len(self.domain.texts), self.key_shards, dtype=np.uint64))
-            return KnownKeys(self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64)), keys)
+            keys = np.arange(shard, len(self.domain.texts), self.key_shards, dtype=np.uint64)
+            return KnownKeys(self.mechanism.initial_state(np.arange(len(keys), dtype=np.uint64)), keys)
         if self.always is None:
             return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
         names = self.always.of_shard(shard, self.key_shards)
         counts = self.mechanism.initial_state(public=len(names.items))
-        return KnownKeys(counts, Keys.of(names.items), names.to_arrow())
+        return KnownKeys(counts, names.items, names.to_arrow())
 
     @override
     def afresh(self, key: bytes, state: KnownKeys) -> KnownKeys:
@@ -120,7 +106,7 @@ class PublishCounts(StepFn, state="publish_counts"):
     def snapshot(self, state: KnownKeys) -> bytes:
         offsets, text = string_buffers(state.texts)
         counts = self.mechanism.snapshot(state.counts)
-        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
+        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys}
         return pack("known keys", 1, columns | {"offsets": offsets, "text": text})
 
     @override
@@ -135,7 +121,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
         texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
-        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts)
+        return KnownKeys(self.mechanism.restore(found["counts"]), found["keys"], texts)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
@@ -177,7 +163,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         mechanism, number = self.mechanism, self.steps.number(step)
         if isinstance(mechanism, FoundKeys) and state.counts.step and state.counts.step % mechanism.kept == 0:
             state = state.only(*mechanism.compact(state.counts))
-        keys, numbers = state.keys.with_numbers(counted.items)
+        keys, numbers = numbered(state.keys, counted.items)
         given = KeyedStep(
             step=number,
             keys=numbers.astype(np.uint64),
@@ -185,8 +171,8 @@ class PublishCounts(StepFn, state="publish_counts"):
             sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
             listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
         )
-        counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
-        texts, fresh = state.texts, keys.keys[len(state.keys.keys) :]
+        counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys))
+        texts, fresh = state.texts, keys[len(state.keys) :]
         if len(fresh) and self.domain is None:
             texts = pa.concat_arrays([texts, counted.names.texts(fresh)])
         return KnownKeys(counts, keys, texts), found
@@ -206,8 +192,79 @@ class PublishCounts(StepFn, state="publish_counts"):
             if self.domain is None:
                 columns["item"] = state.texts.take(pa.array(one.keys))
             else:
-                columns["item"] = self.domain.texts.take(state.keys.keys[one.keys]).cast(pa.large_string())
+                columns["item"] = self.domain.texts.take(state.keys[one.keys]).cast(pa.large_string())
             for name, moment in zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True):
                 columns[name] = np.full(number, moment)
             tables.append(pa.table([pa.array(columns[name], from_pandas=True) for name in names], names))
         return pa.concat_tables(tables)
+
+
+def rows_of(row_type: Any, table: pa.Table) -> list[Any]:
+    """Return the rows of a table, whose times are in microseconds, as pipelines have them."""
+    columns, moment = [], cache(lambda micros: Timestamp(micros=micros))
+    for name, kind in types_of(row_type).items():
+        column = table[name].to_pylist()
+        columns.append(list(map(moment, column)) if kind is Time else column)
+    return list(map(row_type, *columns))
+
+
+class Seen(NamedTuple):
+    """What views look at. All of it is public."""
+
+    released: dict[int, pa.Table]  # in the last windows with rows, by step, as far as numbers are made of it
+    shown: pa.Table | None = None  # after the last of these
+
+
+class ShowCounts(StepFn, state="show_counts"):
+    """On one public clock: tables of all shards of keys in, rows that views make of the last ones out. No noise."""
+
+    row_type: Any
+    view: ShownCounts
+    follow: Follow | None  # what is made of the counts of a window that are shown
+
+    @override
+    def initial(self, key: bytes) -> Seen:
+        return Seen({})
+
+    @override
+    def afresh(self, key: bytes, state: Seen) -> Seen:
+        return state  # it is public, and items that stay found go on
+
+    @override
+    def encode(self, state: Seen) -> list[bytes]:
+        return [self._segment(step, table, state.shown) for step, table in state.released.items()]
+
+    def _segment(self, step: int, released: pa.Table, shown: pa.Table | None) -> bytes:
+        given = {
+            "released": to_stream(released),
+            "shown": b"" if self.follow is None or shown is None else to_stream(shown),
+        }
+        return pack("shown counts", 1, {"step": step, **given})
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> Seen:
+        released, shown = dict[int, pa.Table](), None
+        for segment in segments:
+            found: dict[str, Any] = unpack("shown counts", 1, segment)
+            released[found["step"]] = from_stream(found["released"])
+            shown = from_stream(found["shown"]) if found["shown"] else None
+        return Seen(released, shown)
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Seen) -> Stepped:
+        before = {when: table for when, table in state.released.items() if when > step - self.view.lookback}
+        if not batches:
+            return Stepped(Seen(before, state.shown), (), unchanged)
+        released, (start, _) = pa.concat_tables(map(from_stream, batches)), self.steps.bounds_micros(step)
+        shown = self.view.newest([*before.values()], released, start)
+        if self.follow is not None or self.view.top is not None:
+            shown = shown.filter(pc.equal(shown["window_start"], start))
+        shown = self.view.chosen(shown)
+        if self.follow is not None:
+            shown = self.follow(shown, state.shown)
+        self.published.inc(len(shown))
+        rows = rows_of(self.row_type, shown)
+        if self.view.lookback == 1 and self.follow is None:
+            return Stepped(state, rows, unchanged)
+        kept = released.select([name for name in released.column_names if name in KEPT])
+        return Stepped(Seen({**before, step: kept}, shown), rows, lambda: self._segment(step, kept, shown))

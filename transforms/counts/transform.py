@@ -17,10 +17,8 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     ReleaseDropped,
 )
-from privstream.transforms.counts.counted import CountedParameters
-from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import PublishCounts
-from privstream.transforms.counts.shown import Follow, ShowCounts
+from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountedParameters, CountsParameters, Follow
+from privstream.transforms.counts.publishing import PublishCounts, ShowCounts
 from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
@@ -106,7 +104,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
                 timer_offset=2,
                 mechanism=mechanism,
                 noise=self.counting_noise,
-                readings=frozenset(self.shares_read),
+                readings=self.shares_read,
             )
             apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
         return cast(
