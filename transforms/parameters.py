@@ -25,31 +25,24 @@ from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
-USUAL_CONTRIBUTIONS = 100
-"""Of a person to counts or quantiles where nobody says how many."""
-
+USUAL_CONTRIBUTIONS = 100  # of a person, where nobody says how many
 MOST_CONTRIBUTIONS = 65_535
-"""That count per person."""
-
 DOMAIN = "domain"
-
 PUBLIC = ("all arguments but the noise", "the number of windows")
 
 MACHINERY = ("noise", "shards")
 """What every transform is made with that says where its draws come from and how work is shared."""
 
 View = Callable[[pa.Table, Dropped | None], pa.Table]
-"""Post-processing: from a table of a run, with times in microseconds, and the share that limits drop, to what is shown.
-"""
+"""From a table of a run, with times in microseconds, and the share that limits drop, to what is shown."""
 
 
 class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.
 
-    Plans need no more: a class that derives from this one alone is made without loading Beam. The transform derives
-    from it, and from `PrivateTransform`. Input may be bounded or unbounded, in any order. A window is decided once, at
-    its end plus `allowed_lateness`; what comes later is never used. With `with_dead_letters()` the output is a
-    `Published` pair of rows and dead letters.
+    Plans need no more, and no Beam: the transform derives from such a class, and from `PrivateTransform`. Input may be
+    bounded or unbounded, in any order. A window is decided once, at its end plus `allowed_lateness`; what comes later
+    is never used. With `with_dead_letters()` the output is a `Published` pair of rows and dead letters.
 
     Args:
         noise: what all noise is drawn from: `KeyedNoise`; the same key gives the same rows for the same events.

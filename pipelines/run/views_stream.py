@@ -17,7 +17,7 @@ from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.publishing import rows_of
+from privstream.transforms.counts.transform import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps

@@ -19,7 +19,7 @@ from privstream.transforms.counts.contributions import (
 )
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people import bounding
-from privstream.transforms.people.bounding import PartOfPeople, parts_of_people
+from privstream.transforms.people.bounding import PARTS, parts_of_people
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -60,8 +60,8 @@ def sent(fn, given, parts=False):
     batches = {}
     for step, pairs in given.items():
         each, sampled = held(pairs), fn.bound.sampled
-        some = [*parts_of_people(each)] if parts else [(PartOfPeople(0, 0), each)]
-        batches[step] = [(part.to_bytes() if sampled else b"") + encode(one) for part, one in some]
+        some = [*parts_of_people(each)] if parts else [bytes([PARTS]) + encode(each)]
+        batches[step] = some if sampled else [encode(each)]
     counts, new, sums, log = Counter(), Counter(), np.zeros(4, np.int64), []
     steps = range(fn.steps.first, fn.steps.end)
     groups = [steps] if fn.bound.sampled else [range(step, step + 1) for step in steps]

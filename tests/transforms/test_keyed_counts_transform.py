@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.transforms import Domain
 from privstream.transforms.batches import from_stream
-from privstream.transforms.counts.publishing import rows_of
+from privstream.transforms.counts.transform import rows_of
 from tiny_runner import drive_at_once
 from workloads import SECOND, START
 

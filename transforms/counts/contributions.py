@@ -30,8 +30,8 @@ from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people.bounding import (
     ITEM_ORDER,
+    PARTS,
     BoundEvents,
-    PartOfPeople,
     count_clipped,
     draws_of_pairs,
     place_in_run,
@@ -44,6 +44,7 @@ from typing_extensions import override
 
 AT_ONCE = 1 << 26
 """Bytes, about, of what is chosen from at a time."""
+MOST_BITS = PARTS.bit_length() - 1
 
 Held = dict[int, HolderBatch]
 """What people have in some steps, in order; the rows of these follow each other."""
@@ -124,12 +125,12 @@ class CountContributions(StepFn, state="count_contributions"):
 
     def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
         """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
-        parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
-        bits = (sum(size_of(data) for each in parted.values() for _, data in each) // AT_ONCE).bit_length()
+        bits = (sum(size_of(data[1:]) for each in records.values() for data in each) // AT_ONCE).bit_length()
+        bits = min(bits, MOST_BITS)
         counted: dict[int, CountBatch] = {}
         sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
         for number in range(1 << bits):
-            if not (held := _held(parted, PartOfPeople(bits, number))):
+            if not (held := _held(records, bits, number)):
                 continue
             chosen, start = self.choose(held, self.initial(b"")), 0
             sums += 0 if chosen.sums is None else chosen.sums
@@ -279,13 +280,18 @@ def _entry(charged: Charged) -> bytes:
     return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
 
 
-def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:
+def _held(records: Mapping[int, Sequence[bytes]], bits: int, number: int) -> Held:
+    """Return what those people have in some steps whose hashes begin with some bits, this number."""
     held: Held = {}
     for step, each in records.items():
-        whole = [decode(HolderBatch, data) for of, data in each if part.meets(of)]
-        some = [(one, part.rows(one.users)) for one in whole]
-        found = [one if len(rows) == len(one.users) else rows_of(one, rows) for one, rows in some if len(rows)]
-        if found:
+        found = []
+        for record in each:
+            if (part := record[0]) < PARTS and part >> (MOST_BITS - bits) != number:
+                continue
+            found.append(decode(HolderBatch, record[1:]))
+            if part == PARTS and bits:
+                found[-1] = rows_of(found[-1], np.flatnonzero(found[-1].users >> np.uint64(64 - bits) == number))
+        if any(len(one.users) for one in found):
             held[step] = HolderBatch.join(found)
     return held
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -47,8 +46,8 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
     """Count the values that limits change, and how much of the sum of all "values" this takes away: both are exact.
 
-    Amounts are in thousandths of the largest limit, which is not 0, each rounded on its own: how values lie in batches
-    changes nothing. "contributions" are sums of values that have been counted as they were read.
+    Amounts are in thousandths of the largest limit, each rounded on its own: how values lie in batches changes nothing.
+    "contributions" are sums of values that have been counted as they were read.
     """
     counter(f"{name}_clipped").inc(int((within != values).sum()))
     unit = max(map(abs, limits)) / THOUSANDTHS
@@ -191,18 +190,11 @@ ITEM_ORDER = "item order"
 
 
 class Kept(NamedTuple):
-    """What is kept of events.
+    """What is kept of events."""
 
-    Attributes:
-        rows: one for each item of a person that is kept, person by person, in the order of their numbers.
-        ranks: uint16, for each of these the place of its item in a random order of the person's kept items; zeros where
-            nobody asks for it.
-        dropped: how many items of people are not kept, however often and in whichever batches they came.
-    """
-
-    rows: np.ndarray
-    ranks: np.ndarray
-    dropped: int
+    rows: np.ndarray  # one for each item of a person that is kept, person by person, in the order of their numbers
+    ranks: np.ndarray  # uint16, the places of these in a random order of the person's; zeros where nobody asks for it
+    dropped: int  # how many items of people are not kept, however often and in whichever batches they came
 
 
 def draws_of_pairs(noise: NoiseSource, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -280,46 +272,22 @@ def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.
     return rows
 
 
-PART = struct.Struct(">I")
+PARTS = 64
+"""Into so many parts people are parted, by the first bits of their hashes; also stands for all of them."""
+
 PART_ROWS = 1 << 17
-"""Rows of a record, about, where people are parted."""
+"""Rows of what people have in a window, from which on they are parted."""
 
 
-class PartOfPeople(NamedTuple):
-    """The people whose hashes begin with some bits: as many as there are, and the number that they are."""
-
-    bits: int
-    number: int
-
-    def to_bytes(self) -> bytes:
-        """Encode."""
-        return PART.pack((1 << self.bits) + self.number)
-
-    @classmethod
-    def split_off(cls, record: bytes) -> tuple[PartOfPeople, bytes]:
-        """Return the part at the beginning of a record, and what follows it."""
-        (code,) = PART.unpack_from(record)
-        bits = code.bit_length() - 1
-        return cls(bits, code & ((1 << bits) - 1)), record[PART.size :]
-
-    def meets(self, other: PartOfPeople) -> bool:
-        """Tell whether somebody can be in both parts: the bits of one begin with those of the other."""
-        bits = min(self.bits, other.bits)
-        return self.number >> (self.bits - bits) == other.number >> (other.bits - bits)
-
-    def rows(self, users: np.ndarray) -> np.ndarray:
-        """Return the rows of its people, increasing; `users`: uint64 hashes."""
-        if not self.bits:
-            return np.arange(len(users))
-        return np.flatnonzero(users >> np.uint64(64 - self.bits) == np.uint64(self.number))
-
-
-def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBatch]]:
-    """Yield what people have in parts of people, each of `PART_ROWS` rows about; as it is if it has no more."""
-    bits = (max(0, len(held.users) - 1) // PART_ROWS).bit_length()
-    for number in range(1 << bits):
-        part = PartOfPeople(bits, number)
-        yield part, named(rows_of(held, part.rows(held.users))) if bits else held
+def parts_of_people(held: HolderBatch) -> Iterator[bytes]:
+    """Yield what people, in order, have in a window: behind the number of their part, or as one, behind `PARTS`."""
+    if len(held.users) <= PART_ROWS:
+        yield bytes([PARTS]) + encode(held)
+        return
+    edges = np.searchsorted(held.users >> np.uint64(58), np.arange(PARTS + 1, dtype=np.uint64)).tolist()
+    for number, (start, end) in enumerate(itertools.pairwise(edges)):
+        if start < end:
+            yield bytes([number]) + encode(named(rows_of(held, slice(start, end))))
 
 
 class BoundEvents(beam.DoFn):
@@ -351,9 +319,9 @@ class BoundPerWindow(BoundEvents):
     """Events in, bounded holdings out, with sums of values if any.
 
     They go to one clock, `counted` where nobody asks whose they are; or `by_people`, for what bounds the whole run, by
-    shard of people; `in_parts`, large ones as several records (see `PartOfPeople`). Of a person random items are kept.
-    Unless they are `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if
-    they are `distinct`, and count once in it; otherwise each step has its own.
+    shard of people; `in_parts`, large ones as several records. Of a person random items are kept. Unless they are
+    `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if they are
+    `distinct`, and count once in it; otherwise each step has its own.
     """
 
     noise: NoiseSource
@@ -386,8 +354,8 @@ class BoundPerWindow(BoundEvents):
         elif not self.in_parts:
             yield people_key(key.shard), stepped(key.step, encode(held))
         else:
-            for part, some in parts_of_people(held):
-                yield people_key(key.shard), stepped(key.step, part.to_bytes() + encode(some))
+            for part in parts_of_people(held):
+                yield people_key(key.shard), stepped(key.step, part)
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:

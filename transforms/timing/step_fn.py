@@ -7,7 +7,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -104,10 +103,9 @@ class StepFn(beam.DoFn, ABC):
     """Handle each window of a key once, in order, empty ones too, when its decision time has come.
 
     A seed (see `WithClock`) starts the clock of a key: data neither start nor move it. So when a step is handled
-    depends on the watermark alone. The clock is an event-time timer that goes from step to step. If the watermark
-    jumps, further timers at the ends of blocks of steps let one call handle many of them; runners may fire them in any
-    order. Outputs have the last moment of their window as timestamp, at which the timer of the next step holds the
-    watermark until that step is handled.
+    depends on the watermark alone. The clock is an event-time timer that goes from step to step; if the watermark
+    jumps, others at the ends of blocks of steps, fired in any order, let one call handle many. Outputs have the last
+    moment of their window as timestamp, at which the timer of the next step holds the watermark until it is handled.
 
     When the input of an unbounded clock ends, it stops at the end of a block: at most two blocks of `UNBOUNDED_BLOCKS`
     more are handled, as many as the position of the clock says: which steps have events must not show in how many are.
@@ -276,14 +274,6 @@ class StepFn(beam.DoFn, ABC):
             progress.waiting = size
         self._close(key, known, cells)
 
-    @contextmanager
-    def usable(self) -> Iterator[None]:
-        """Say whose state cannot be used, and what to do, where it cannot: the bundle fails, and changes nothing."""
-        try:
-            yield
-        except SnapshotError as error:
-            raise SnapshotError(f"state of {type(self).__name__} cannot be used: {error}. {WHAT_TO_DO}") from error
-
     def _close(self, key: bytes, known: Known, cells: Cells) -> None:
         """Write how far a key is after a change, under a version of its own, and cache its state."""
         progress = known.progress
@@ -311,8 +301,8 @@ class StepFn(beam.DoFn, ABC):
         An error leaves nothing cached.
 
         Raises:
-            SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options: a key never
-                begins anew for that. It quotes nothing.
+            SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options. The bundle
+                fails and changes nothing: a key never begins anew for that. The error quotes nothing.
         """
         try:
             data = cells.progress.read()
@@ -335,9 +325,8 @@ class StepFn(beam.DoFn, ABC):
                     known.records.setdefault(step, []).append(record)
             return known
         except NOT_OF_THIS_VERSION as error:
-            if isinstance(error, SnapshotError):
-                raise
-            raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
+            why = error if isinstance(error, SnapshotError) else f"it cannot be decoded ({type(error).__name__})"
+            raise SnapshotError(f"state of {type(self).__name__} cannot be used: {why}. {WHAT_TO_DO}") from error
 
     def _write_log(self, known: Known, changes: list[bytes] | None, cells: Cells) -> None:
         """Append to the log, or write it anew."""
@@ -370,8 +359,7 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
     ) -> None:
         if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
             raise ValueError(RULE)
-        with self.usable():
-            self.keep(element, Cells(waiting, progress, log, due))
+        self.keep(element, Cells(waiting, progress, log, due))
 
     @on_timer(due)
     def on_due(
@@ -383,8 +371,7 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
-        with self.usable():
-            yield from self.tick(key, time, Cells(waiting, progress, log, due))
+        yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
     specs = {"WAITING": waiting, "PROGRESS": progress, "LOG": log, "DUE": due}
     for name, value in {**specs, "process": process, "on_due": on_due}.items():

@@ -158,55 +158,48 @@ class Calendar(NamedTuple):
         years, month = divmod(day.month - 1 + self.number * MONTHS[self.unit], 12)
         return day.replace(year=day.year + years, month=month + 1)
 
-    def starts(self, start: int, until: int | None) -> np.ndarray:
-        """Return the starts of all windows from one on, in microseconds, and the end of the last one.
-
-        The last one ends at `until`, or in the year 2200.
+    @lru_cache(maxsize=64)  # noqa: B019 - calendars are few, and values
+    def starts(self, start: int) -> np.ndarray:
+        """Return the starts of all windows from one on until the year 2200, in microseconds, read-only.
 
         Raises:
-            ValueError: no window of a calendar starts at `start`, or none ends at `until`.
+            ValueError: no window of a calendar starts at `start`.
         """
-        starts = _starts(self, start)
-        if until is None:
-            return starts
+        zone, days = read_zone(self.zone), [self._day(start)]
+
+        def moment(day: date) -> int:
+            """Return when a day begins; where clocks leave out midnight, that is the moment at which they do."""
+            return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) * MICROS
+
+        if (first := moment(days[0])) != start:
+            raise ValueError(f"start must be where a day begins in {self.zone}, such as {iso(first)}, got {iso(start)}")
+        if self.unit in MONTHS and days[0].day > SURE_DAY:
+            raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {days[0].day}")
+        while days[-1].year < LAST_YEAR:
+            days.append(self._after(days[-1]))
+        found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
+        found.flags.writeable = False
+        return found
+
+    def windows(self, start: int, until: int) -> int:
+        """Return how many windows, at least one, are between two moments, at which one begins and one ends."""
+        starts = self.starts(start)
         last = int(np.searchsorted(starts, until))
         if last == 0:
             raise ValueError("end must leave room for one window after start")
         if last == len(starts) or starts[last] != until:
             near = " or ".join(iso(starts[place]) for place in (last - 1, last) if 0 < place < len(starts))
             raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {iso(until)}")
-        return starts[: last + 1]
-
-
-@lru_cache(maxsize=64)
-def _starts(calendar: Calendar, start: int) -> np.ndarray:
-    """Return the starts of all windows from one on until the year 2200, read-only."""
-    zone, days = read_zone(calendar.zone), [calendar._day(start)]
-
-    def moment(day: date) -> int:
-        """Return when a day begins; where clocks leave out midnight, that is the moment at which they do."""
-        return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) * MICROS
-
-    if (first := moment(days[0])) != start:
-        raise ValueError(f"start must be where a day begins in {calendar.zone}, such as {iso(first)}, got {iso(start)}")
-    if calendar.unit in MONTHS and days[0].day > SURE_DAY:
-        raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {days[0].day}")
-    while days[-1].year < LAST_YEAR:
-        days.append(calendar._after(days[-1]))
-    found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
-    found.flags.writeable = False
-    return found
+        return last
 
 
 class WindowOptions(TypedDict, total=False):
     """What every transform that watches windows takes beside its own arguments; types and defaults: `Steps.of`.
 
     Args:
-        window: length of a window in seconds, or so many days, weeks, months or years of a calendar from `start` on,
-            such as "1month Europe/Berlin"; without a zone in UTC.
-        renew_every: length in seconds of a budget period, counted from `start`: limits, budgets and all that is
-            remembered; with windows of a calendar so many days, weeks, months or years of it, such as "1month". The
-            guarantee is then for what one person does in one such period.
+        window: length in seconds, or text of a calendar from `start` on, such as "1month Europe/Berlin"; else in UTC.
+        renew_every: length of a budget period, counted from `start`, in seconds or, with windows of a calendar, such as
+            "1month". The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
     """
 
@@ -228,7 +221,6 @@ class Steps:
             None if there is one period.
         allowed_lateness: microseconds between the end of a window and its decision.
         calendar: of the windows, or None.
-        until: end of the last window of a calendar, or None.
         renews: calendar of the budget periods, or None.
     """
 
@@ -239,7 +231,6 @@ class Steps:
     renewal: int | None = None
     allowed_lateness: int = 0
     calendar: Calendar | None = None
-    until: int | None = None
     renews: Calendar | None = None
 
     @classmethod
@@ -289,12 +280,12 @@ class Steps:
         cls, calendar: Calendar, begin: int, until: int | None, renew_every: Length | None, lateness: int
     ) -> Steps:
         renews = None if renew_every is None else _in_calendar("renew_every", renew_every, calendar)
-        size, starts = calendar.length, calendar.starts(begin, until)
-        end, given = None if until is None else len(starts) - 1, {"calendar": calendar, "until": until}
-        made = cls(size=size, origin=begin, end=end, allowed_lateness=lateness, renews=renews, **given)  # type: ignore[arg-type]
+        size, end = calendar.length, None if until is None else calendar.windows(begin, until)
+        made = cls(size=size, origin=begin, end=end, allowed_lateness=lateness, calendar=calendar, renews=renews)
+        starts = made.starts
         if renews is None:
             return made
-        periods = renews.starts(begin, None)
+        periods = renews.starts(begin)
         if renews.length < size or not np.isin(periods[periods < starts[-1]], starts).all():
             rule = f"must be a time after which one of the windows, {made.length}, always begins"
             raise ValueError(f"renew_every {rule}, and at least one of them, got {renews}")
@@ -304,13 +295,13 @@ class Steps:
     def starts(self) -> np.ndarray:
         """The starts of all windows of a calendar, and the end of the last one."""
         assert self.calendar is not None
-        return self.calendar.starts(self.origin, self.until)
+        return self.calendar.starts(self.origin)[: None if self.end is None else self.end + 1]
 
     @property
     def _first_steps(self) -> np.ndarray:
         """The first step of each budget period of a calendar."""
         assert self.renews is not None
-        return np.flatnonzero(np.isin(self.starts[:-1], self.renews.starts(self.origin, None)))
+        return np.flatnonzero(np.isin(self.starts[:-1], self.renews.starts(self.origin)))
 
     @property
     def count(self) -> int | None:
@@ -377,7 +368,7 @@ class Steps:
         """What one person sends in a budget period, as a unit."""
         start, length, since = self.bounds_micros(self.first)[0], (self.renewal or 0) * self.size, ""
         if self.renews is not None:
-            length = int(np.gcd.reduce(np.diff(self.renews.starts(start, None))))
+            length = int(np.gcd.reduce(np.diff(self.renews.starts(start))))
             since = self.renews.since(start)
         return PrivacyUnit(what="person", window=length, origin=start % length, calendar=since)
 
@@ -447,7 +438,7 @@ def end_of(windows: int, length: Length) -> float:
     """Return the end of consecutive windows from 1970 UTC on, in seconds since then."""
     if not isinstance(length, str):
         return windows * length
-    return int(Calendar.parse(length).starts(0, None)[windows]) / MICROS
+    return int(Calendar.parse(length).starts(0)[windows]) / MICROS
 
 
 def windows_in(over: Span, steps: Steps) -> str | int:
