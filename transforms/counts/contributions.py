@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -311,14 +312,15 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
 
 def add_up(rows: CountBatch) -> CountBatch:
     """Add up the rows of each item; items are distinct and increasing then."""
+    if not len(rows.items):
+        return rows
     order = in_order(rows.items)
     starts = np.flatnonzero(first_of_run(rows.items[order]))
-
-    def total(column: Any) -> Any:
-        return column if column is None or not len(starts) else np.add.reduceat(column[order], starts)
-
-    items = rows.items[order[starts]]
-    return CountBatch(items, total(rows.counts), rows.names, total(rows.new), total(rows.sums))
+    sums: dict[str, Any] = {}
+    for name in ("counts", "new", "sums"):
+        if (column := getattr(rows, name)) is not None:
+            sums[name] = np.add.reduceat(column[order], starts)
+    return replace(rows, items=rows.items[order[starts]], **sums)
 
 
 def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:

@@ -112,7 +112,7 @@ class SplitEvents(beam.DoFn):
             items = codes.astype(np.uint64)
         else:  # a code per row, and per code the item, increasing, and perhaps its text
             coded = batch["item"].dictionary_encode()
-            hashes = self._hashes("item hash", coded.dictionary)
+            hashes = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(coded.dictionary)))
             ordered = np.argsort(hashes)
             code_of = np.empty(len(ordered), np.int64)
             code_of[ordered] = np.arange(len(ordered))
@@ -122,8 +122,10 @@ class SplitEvents(beam.DoFn):
         users, values = items, None
         if "user" in batch.schema.names:
             given = batch["user"]
-            numbers = pa.types.is_integer(given.type)
-            users = given.to_numpy().astype(np.uint64) if numbers else self._hashes("user hash", given)
+            if pa.types.is_integer(given.type):
+                users = given.to_numpy().astype(np.uint64)
+            else:
+                users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(given)))
         if self.limits is not None and "value" in batch.schema.names:
             given = batch["value"].to_numpy()
             values = np.clip(given, *self.limits)
@@ -139,10 +141,6 @@ class SplitEvents(beam.DoFn):
             some = None if values is None else values[part]
             found = EventBatch(users[part], items[part], times[part], names, some)
             yield to.to_bytes(), (len(found.users), encode(found))
-
-    def _hashes(self, label: str, texts: pa.Array) -> np.ndarray:
-        offsets, text = string_buffers(texts)
-        return self.noise.derive(label).hash_bytes(text, offsets)
 
 
 def by_step_and_shard(

@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict
 from zoneinfo import ZoneInfo
 
@@ -309,7 +309,7 @@ class Steps:
         found = None if self.end is None else self.end - self.first
         return found if self.renewal is None else min(self.renewal, found or self.renewal)
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last step that is ever decided."""
         latest = self.latest(END_OF_TIME, STAGES)
@@ -330,7 +330,7 @@ class Steps:
 
     def first_of_period(self, step: int) -> int:
         """Return the first step since everything started afresh."""
-        return self._first_after(self.renewals(step))
+        return self.first if self.renewal is None else self._first_after(self.renewals(step))
 
     def last_of_period(self, step: int) -> int:
         """Return the last step of the budget period."""
@@ -385,10 +385,7 @@ class Steps:
         return found if isinstance(moments, np.ndarray) else int(found)
 
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of events (int64 microseconds) that lie in a step of the run, and their steps, int64.
-
-        Steps before the origin, and those decided only after the end of event time, are dropped.
-        """
+        """Return the rows of events (int64 microseconds) that lie in a step of the run, and their steps, int64."""
         steps = self.starting(np.maximum(times, self.origin - 1))
         rows = np.flatnonzero((steps >= self.first) & (steps <= self.last))
         return rows, steps[rows]
