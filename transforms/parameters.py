@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -76,10 +76,7 @@ class Parameters:
         )
 
     def __new__(cls, *others: Any, **given: Any) -> Self:
-        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none.
-
-        What is missing or unknown is named here, as an argument of this transform, not of what it is handed on to.
-        """
+        """Keep the parameters, which are public; what is missing or unknown is named here, for this transform."""
         if others or given:  # nothing is given where a copy or a pickle is read
             try:
                 inspect.signature(cls).bind(*others, **given)
@@ -99,9 +96,6 @@ class Parameters:
         if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
             raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
         self.noise, self.shards = noise, shards
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
 
     @property
     def view(self) -> View | None:
@@ -275,17 +269,10 @@ class Bound:
 def check_limits(unit: str, **limits: int | None) -> None:
     """Refuse limits per person that are out of range, or are given where an event is protected."""
     for name, limit in limits.items():
-        if limit is not None and unit == "event":
-            raise ValueError(f"{name} must not be given when the unit is an event")
         if limit is not None:
+            if unit == "event":
+                raise ValueError(f"{name} must not be given when the unit is an event")
             checks.integer(name, limit, minimum=1, maximum=MOST_CONTRIBUTIONS)
-
-
-def _shown(value: Any) -> str:
-    """Return a parameter as logs may have it: of lists, which may name items, only how long they are."""
-    if isinstance(value, str | int | float | None | Domain):
-        return repr(value)
-    return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
 
 
 def within(found: PrivacyGuarantee, limits: Iterable[Limit], *more: str, hashed: bool = True) -> PrivacyGuarantee:

@@ -62,7 +62,7 @@ class SplitEvents(beam.DoFn):
     """Turn checked Arrow batches (see `EventFields.schema`) into encoded `EventBatch`es, by step and shard of people.
 
     What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed 64-bit
-    hashes, or, with `positions`, items become their codes in `domain`; texts of items go along if they are `named`.
+    hashes, or, with `positions`, items become their codes in `domain`; texts of items go along.
     Users that are numbers stay these. Values are clipped to `limits`, without which they are not read, and those that
     were outside are counted. Where no user is read, the item stands for it: shards are those of items.
 
@@ -75,7 +75,6 @@ class SplitEvents(beam.DoFn):
     domain: Any = None
     positions = False
     limits: tuple[float, float] | None = None
-    named = True
     other = "events_outside_domain"
     """The counter of events without a code."""
 
@@ -118,7 +117,7 @@ class SplitEvents(beam.DoFn):
             code_of[ordered] = np.arange(len(ordered))
             codes, hashes = code_of[coded.indices.to_numpy()], hashes[ordered]
             items = hashes[codes]
-            texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
+            texts = coded.dictionary.take(pa.array(ordered))
         users, values = items, None
         if "user" in batch.schema.names:
             given = batch["user"]
