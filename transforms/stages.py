@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
+from privstream.transforms.batches import Keyed, KeyedBatch, people_key
 from privstream.transforms.parameters import Parameters
 from privstream.transforms.people.bounding import SplitByRules, SplitEvents
 from privstream.transforms.reading.domain import MOST_COLUMNS
@@ -39,7 +39,7 @@ ApplyDoFn = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 
 
 class Segment(NamedTuple):
-    """Some stages that follow each other; `stages` adds them, as `PrivateTransform.build` does.
+    """Some stages that follow each other; `stages` adds them to what is before them.
 
     They give what has the type `gives`: pairs of which the first is an encoded `StepKey`; None for rows, of which one
     process must have all.
@@ -78,9 +78,8 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     _shared = ALL
     _names: FieldNames = AS_NAMED
 
-    @abstractmethod
-    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages; return the rows."""
+    build: Callable[[Any, ApplyDoFn], PCollection[Any]]
+    """Builds all stages, where these are one segment."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -198,8 +197,9 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             dead.append(outputs[DEAD_LETTERS])
             return cast(PCollection[Any], outputs["rows"])
 
-        build = self.build if self._segment is None else self.segments[self._segment].stages
-        rows = build(events, apply_dofn)
+        rows = events
+        for segment in self.segments if self._segment is None else (self.segments[self._segment],):
+            rows = segment.stages(rows, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
@@ -228,26 +228,10 @@ class PeopleTransform(PrivateTransform):
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
 
-    @property
-    def people(self) -> tuple[bytes, ...]:
-        """The keys of the shards of people that are handled here."""
-        return tuple(map(people_key, self._shared.of(self.shards)))
-
-    @property
-    def item_shards(self) -> tuple[bytes, ...]:
-        """The keys of the shards of items that are handled here."""
-        return tuple(map(shard_key, self._shared.of(self.shards)))
-
     @cached_property
     def publishing_noise(self) -> NoiseSource:
         """The noise of what is published: a run with other parameters shares none of it."""
         return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
-
-    @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        for segment in self.segments:
-            events = segment.stages(events, apply_dofn)
-        return events
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         return apply_dofn(self.read(events, apply_dofn), self._splitter(), KeyedBatch)
@@ -257,7 +241,8 @@ class PeopleTransform(PrivateTransform):
         in_window, *in_run = self._limits()
         held = apply_dofn(batches | "CloseWindows" >> CloseWindows(self.steps), in_window, Keyed)
         for stage in in_run:
-            held = apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), stage, Keyed)
+            clocks = WithClock(self.steps, map(people_key, self._shared.of(self.shards)))
+            held = apply_dofn(held | "PeopleClocks" >> clocks, stage, Keyed)
         return held
 
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

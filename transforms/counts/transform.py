@@ -29,6 +29,7 @@ from privstream.transforms.batches import (
     decode,
     encode,
     from_stream,
+    shard_key,
     string_buffers,
     to_stream,
 )
@@ -336,7 +337,8 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ended=self.ended,
         )
         counts = self._without_sums(counted, apply_dofn)
-        tables = apply_dofn(counts | "WithClock" >> WithClock(self.steps, self.item_shards), publish, Keyed)
+        clocks = WithClock(self.steps, map(shard_key, self._shared.of(self.shards)))
+        tables = apply_dofn(counts | "WithClock" >> clocks, publish, Keyed)
         if self.ended:
             return tables
         row_type, follow, counter = self.then or (self.row_type, None, "counts_published")

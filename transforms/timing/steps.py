@@ -431,13 +431,6 @@ class Steps:
         return int(self.starting(micros - self.allowed_lateness - timer_offset * MILLISECOND)) - 1
 
 
-def end_of(windows: int, length: Length) -> float:
-    """Return the end of consecutive windows from 1970 UTC on, in seconds since then."""
-    if not isinstance(length, str):
-        return windows * length
-    return int(Calendar.parse(length).starts(0)[windows]) / MICROS
-
-
 def windows_in(over: Span, steps: Steps) -> str | int:
     """Return "window", "start", or the number of windows that a duration has; one alone is a "window".
 
