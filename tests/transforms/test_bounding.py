@@ -50,15 +50,6 @@ def test_keeps_what_the_rule_says(events, limit):
     assert keep(events, limit) == slow_keep(events, limit)
 
 
-@given(EVENTS, LIMITS)
-def test_ranks_number_the_items_of_each_person(events, limit):
-    kept = keep(events, limit)
-    for user in {user for user, _, _ in events}:
-        own = [row for row in kept if row[0] == user]
-        assert sorted(rank for _, _, rank in own) == list(range(len(own)))
-        assert len({item for _, item, _ in own}) == len(own) <= limit
-
-
 STEPS = Steps(size=1000, first=0)
 TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=40)
 LIMIT = st.integers(1, 3)

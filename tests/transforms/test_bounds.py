@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
@@ -205,12 +204,6 @@ def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given)
     for items in (9, 1_000):  # many of a person are the same, or hardly any
         one, other = (sent(stage(sampled, **options), people(items=items)) for sampled in (False, True))
         assert one[:2] == other[:2] and one[0]
-
-
-def test_a_list_has_as_many_keys_as_it_pays_for():
-    for limit in (3, 60):
-        mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=limit, horizon=40)
-        assert (mechanism.listed, mechanism.last_listed) == (min(32, limit), 40)
 
 
 def test_limits_start_afresh_with_a_period():
