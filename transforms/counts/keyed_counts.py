@@ -28,7 +28,7 @@ from privstream.mechanisms.privacy.guarantee import (
     PEOPLE_HASHED,
     PrivacyGuarantee,
 )
-from privstream.mechanisms.views.corrected import Dropped, corrected_table
+from privstream.mechanisms.views.corrected import corrected_table
 from privstream.mechanisms.views.counts import ShownCounts
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.parameters import (
@@ -171,16 +171,14 @@ class CountsParameters(Parameters):
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
     def counts_view(self, *, over: int = 1, rising: int = 0) -> ShownCounts:
-        """Return a view of what is released for single windows: sums over several, or what rose.
-
-        Privacy: post-processing; it costs nothing.
+        """Return a view of what is released for single windows, at no cost: sums over several, or what rose.
 
         Args:
             over: windows of a sum, at least 1; an item that has had a count in fewer has a sum of these.
             rising: number of windows to look back for what rose; 0 for none.
 
         Raises:
-            ValueError: rows do not have every item in every window, are sums already, or a number is out of range.
+            ValueError: rows are of other counts, sums or views already, or a number is out of range.
         """
         if self.at_least or self.top or self.rising or self.mechanism.over != "window":
             raise ValueError("must be counts of single windows, without over, top, rising or at_least")
@@ -211,11 +209,8 @@ class CountsParameters(Parameters):
     @property
     @override
     def view(self) -> View:
-        return self._viewed
-
-    def _viewed(self, released: pa.Table, dropped: Dropped | None) -> pa.Table:
-        shown = self.shown
-        return shown.chosen(corrected_table(shown.numbers(released, ended=self.ended), dropped))
+        shown, ended = self.shown, self.ended
+        return lambda table, dropped: shown.chosen(corrected_table(shown.numbers(table, ended=ended), dropped))
 
     @property
     def row_type(self) -> type:
@@ -368,11 +363,8 @@ class CountedParameters(Parameters):
     @property
     @override
     def view(self) -> View | None:
-        return None if self.counts is None else self._viewed
-
-    def _viewed(self, released: pa.Table, dropped: Dropped | None) -> pa.Table:
-        assert self.counts is not None
-        return self.follow(self.counts.view(released, dropped), None)
+        view = None if self.counts is None else self.counts.view
+        return view and (lambda table, dropped: self.follow(view(table, dropped), None))
 
     @property
     @override

@@ -243,11 +243,8 @@ class ShowCounts(StepFn, state="show_counts"):
         return [self._segment(step, table, state.shown) for step, table in state.released.items()]
 
     def _segment(self, step: int, released: pa.Table, shown: pa.Table | None) -> bytes:
-        given = {
-            "released": to_stream(released),
-            "shown": b"" if self.follow is None or shown is None else to_stream(shown),
-        }
-        return pack("shown counts", 1, {"step": step, **given})
+        made = b"" if self.follow is None or shown is None else to_stream(shown)
+        return pack("shown counts", 1, {"step": step, "released": to_stream(released), "shown": made})
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Seen:
@@ -352,13 +349,8 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             return counted
         if self._shared.number == 0:
             sums = counted | "Sums" >> beam.Filter(lambda element: element[0] == CLOCK).with_output_types(Keyed)
-            release = ReleaseDropped(
-                steps=self.steps,
-                timer_offset=2,
-                mechanism=mechanism,
-                noise=self.counting_noise,
-                readings=self.shares_read,
-            )
+            given = {"mechanism": mechanism, "noise": self.counting_noise, "readings": self.shares_read}
+            release = ReleaseDropped(steps=self.steps, timer_offset=2, **given)
             apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
         return cast(
             PCollection[Any],

@@ -40,15 +40,11 @@ def on_clock(step: int, batch: bytes) -> Keyed:
 
 
 class WithClock(beam.PTransform[Any, Any]):
-    """Add to keyed records (see `stepped`) what starts the clock of each key; goes before `StepFn`.
-
-    Args:
-        steps: with a first step; an end may be missing if the input is unbounded.
-        names: the keys, which are public.
+    """Add to keyed records (see `stepped`) what starts the clock of each key of public `names`; goes before `StepFn`.
 
     Raises:
-        ValueError: `end` is missing although the input is bounded: its watermark jumps to the end of time, and every
-            window up to then would be published.
+        ValueError: the steps have no end although the input is bounded: its watermark jumps to the end of time, and
+            every window up to then would be published.
     """
 
     def __init__(self, steps: Steps, names: Iterable[bytes] = (ONE_KEY,)) -> None:

@@ -165,8 +165,7 @@ class StepFn(beam.DoFn, ABC):
 
     def snapshot(self, state: Any) -> bytes:
         """Encode a state."""
-        data: bytes = self.mechanism.snapshot(state)
-        return data
+        return bytes(self.mechanism.snapshot(state))
 
     def restore(self, data: bytes) -> Any:
         """Decode a state."""
