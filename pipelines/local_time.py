@@ -9,8 +9,7 @@ from typing import Any
 
 from privstream.transforms.reading.fields import EPOCH, SYNTAX, TIME_TEXT, BrokenRuleError
 from privstream.transforms.reading.times import ISO_8601, TimeForm, read_micros
-from privstream.transforms.timing.calendar import Calendar, read_zone
-from privstream.transforms.timing.steps import MICROS
+from privstream.transforms.timing.steps import MICROS, Calendar, read_zone
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -25,31 +25,24 @@ from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
-USUAL_CONTRIBUTIONS = 100
-"""Of a person to counts or quantiles where nobody says how many."""
-
+USUAL_CONTRIBUTIONS = 100  # of a person, where nobody says how many
 MOST_CONTRIBUTIONS = 65_535
-"""That count per person."""
-
 DOMAIN = "domain"
-
 PUBLIC = ("all arguments but the noise", "the number of windows")
 
 MACHINERY = ("noise", "shards")
 """What every transform is made with that says where its draws come from and how work is shared."""
 
 View = Callable[[pa.Table, Dropped | None], pa.Table]
-"""Post-processing: from a table of a run, with times in microseconds, and the share that limits drop, to what is shown.
-"""
+"""From a table of a run, with times in microseconds, and the share that limits drop, to what is shown."""
 
 
 class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.
 
-    Plans need no more: a class that derives from this one alone is made without loading Beam. The transform derives
-    from it, and from `PrivateTransform`. Input may be bounded or unbounded, in any order. A window is decided once, at
-    its end plus `allowed_lateness`; what comes later is never used. With `with_dead_letters()` the output is a
-    `Published` pair of rows and dead letters.
+    Plans need no more, and no Beam: the transform derives from such a class, and from `PrivateTransform`. Input may be
+    bounded or unbounded, in any order. A window is decided once, at its end plus `allowed_lateness`; what comes later
+    is never used. With `with_dead_letters()` the output is a `Published` pair of rows and dead letters.
 
     Args:
         noise: what all noise is drawn from: `KeyedNoise`; the same key gives the same rows for the same events.
@@ -83,10 +76,7 @@ class Parameters:
         )
 
     def __new__(cls, *others: Any, **given: Any) -> Self:
-        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none.
-
-        What is missing or unknown is named here, as an argument of this transform, not of what it is handed on to.
-        """
+        """Keep the parameters, which are public; what is missing or unknown is named here, for this transform."""
         if others or given:  # nothing is given where a copy or a pickle is read
             try:
                 inspect.signature(cls).bind(*others, **given)
@@ -106,9 +96,6 @@ class Parameters:
         if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
             raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
         self.noise, self.shards = noise, shards
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
 
     @property
     def view(self) -> View | None:
@@ -251,20 +238,41 @@ class Actions:
         return self.kinds(batch["item"]) if "item" in batch.schema.names else np.full(batch.num_rows, BEGIN)
 
 
+@dataclass(frozen=True)
+class Bound:
+    """How many contributions (distinct items in windows) count per person; which ones, the person's own events decide.
+
+    Attributes:
+        in_run: at most in the run, or in each budget period.
+        per_window: at most in one window, random ones; None for no limit beside `in_run`.
+        sampled: whether random ones of the whole run count, which is known when the input has ended; else they are
+            paced: those that come first, but few enough by each window, so that something is left for the last one.
+        paced: False where a person cannot have more than `in_run`: nothing is dropped then.
+    """
+
+    in_run: int
+    per_window: int | None = None
+    sampled: bool = False
+    paced: bool = True
+
+    def allowed(self, number: int, windows: int | None) -> int:
+        """Return how many may be used by the end of window `number`, from 1; what is not used is carried over.
+
+        Whatever `in_run` is, a quarter of it may be used at once, and the last window may use up the rest. Without a
+        last window all of it may be used at any time.
+        """
+        if self.sampled or windows is None or not self.paced:
+            return self.in_run
+        return min(self.in_run, -(-self.in_run * (windows + 3 * number) // (4 * windows)))
+
+
 def check_limits(unit: str, **limits: int | None) -> None:
     """Refuse limits per person that are out of range, or are given where an event is protected."""
     for name, limit in limits.items():
-        if limit is not None and unit == "event":
-            raise ValueError(f"{name} must not be given when the unit is an event")
         if limit is not None:
+            if unit == "event":
+                raise ValueError(f"{name} must not be given when the unit is an event")
             checks.integer(name, limit, minimum=1, maximum=MOST_CONTRIBUTIONS)
-
-
-def _shown(value: Any) -> str:
-    """Return a parameter as logs may have it: of lists, which may name items, only how long they are."""
-    if isinstance(value, str | int | float | None | Domain):
-        return repr(value)
-    return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
 
 
 def within(found: PrivacyGuarantee, limits: Iterable[Limit], *more: str, hashed: bool = True) -> PrivacyGuarantee:

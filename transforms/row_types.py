@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_type_hints
 if TYPE_CHECKING:
     from apache_beam.utils.timestamp import Timestamp
 
-TIMESTAMP = "Timestamp"
-"""How the type of times is called in rows: it is Beam's."""
-
 STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
 
 
@@ -27,15 +24,10 @@ class Time:
     micros: int  # since 1970 UTC
 
 
-def is_time(value: Any) -> bool:
-    """Tell whether a value of a row is a time: of Beam, or one that was read without it."""
-    return hasattr(value, "micros")
-
-
 def types_of(row_type: type) -> dict[str, Any]:
     """Return the fields of a NamedTuple and their types, which are `Time` for times, also for those of Beam."""
-    found = get_type_hints(row_type, localns={TIMESTAMP: Time})
-    return {name: Time if getattr(kind, "__name__", None) == TIMESTAMP else kind for name, kind in found.items()}
+    found = get_type_hints(row_type, localns={"Timestamp": Time})
+    return {name: Time if getattr(kind, "__name__", None) == "Timestamp" else kind for name, kind in found.items()}
 
 
 def interval(estimate: float, spread: float | None) -> tuple[Any, Any]:
@@ -48,12 +40,11 @@ class HeavyHitter(NamedTuple):
 
     Attributes:
         item: the item.
-        people: how many people had it: by counts the number that `counts` shows, else that of the people charged for
-            the row, with noise; None where nothing pays for it.
+        people: how many people had it: the number that `counts` shows; by other methods of those charged for the row,
+            with noise, None where nothing pays for it.
         lower, upper: its interval; None without a number.
-        since: start of the first window of an unbroken sequence of windows in which the item is reported.
-        status: "started", then "continues"; with the method "status" also "ended" in the first window in which it is no
-            longer up.
+        since: start of the first window of the unbroken sequence in which the item is reported.
+        status: "started", then "continues"; with the method "status" "ended" in the first window without it.
     """
 
     window_start: Timestamp
@@ -72,15 +63,14 @@ class Alert(NamedTuple):
     Attributes:
         rule: name of the rule.
         threshold: its threshold.
-        estimate: number of people: by counts the one that `counts` shows, else with noise of the test; None with the
-            method "status" where an alert continues.
+        estimate: number of people: the one that `counts` shows; by other methods with noise of the test; None with
+            "status" where an alert continues.
         lower, upper: its interval; with "sparse_vector" one bound, wrong in one test in twenty: `lower`, or `upper` of
             rules with at_most. None where nothing can be said.
-        since: start of the window since which the rule has been met, in each window without a gap.
-        status: "started", then "continues"; with the method "status" also "ended" in the window in which it is no
-            longer met.
-        epsilon_left: with the method "sparse_vector" what the run has left after the window, rounded down; else None.
-        stopped: with the method "sparse_vector" whether tests end here, as the budget is spent; else False.
+        since: start of the first window of the unbroken sequence in which the rule is met.
+        status: "started", then "continues"; with "status" "ended" in the first window in which it is not met.
+        epsilon_left: with "sparse_vector" what the run has left after the window, rounded down; else None.
+        stopped: with "sparse_vector" whether tests end here, as the budget is spent; else False.
     """
 
     window_start: Timestamp
@@ -117,8 +107,8 @@ class QueryAnswer(NamedTuple):
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
-        error_bound: how far the estimate is at most from the answer without noise, with probability 95% for all of the
-            first `queries` answers together; -1, for none, if the query is refused.
+        error_bound: how far the estimate is at most from the answer without noise, with probability 95% for the first
+            `queries` answers together; -1 if the query is refused.
         source: "hypothesis", tested and found good enough; "measured", with noise; "refused": the budget is spent.
         measurements_left: how many more answers may be measured.
     """
@@ -155,14 +145,13 @@ class RankedItem(NamedTuple):
 class KeyCount(NamedTuple):
     """How many people have an item: in a window, in the last windows, or since the start.
 
-    Numbers have the digits that noise leaves meaningful: the last one is worth at most a tenth of the standard
-    deviation that the interval stands for. `noisy` has all of its own.
+    Numbers but `noisy` have the digits that noise leaves meaningful: the last one is worth at most a tenth of the
+    standard deviation that the interval stands for.
 
     Attributes:
         item: the item.
-        people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
-            what limits drop where that is much. With the unit "event" of events; over several windows of people in
-            each.
+        people: the best estimate, at least 0: smoothed where counts are of single windows, and corrected for what
+            limits drop where that is much. With the unit "event" of events; over several windows of people in each.
         lower, upper: its interval; `upper` is None where limits drop so much that `people` is a lower bound.
         noisy: the number that counts, plus integer noise: unbiased, for those who add counts up. May be negative.
     """
@@ -202,8 +191,7 @@ class KeySum(NamedTuple):
 
     Attributes:
         item, people, lower, upper, noisy: as in `KeyCount`.
-        value: sum of the values, each clipped, plus integer noise; corrected as `people` is, never smoothed. May be
-            negative.
+        value: sum of the clipped values, plus integer noise, perhaps negative; corrected as `people`, never smoothed.
         value_lower, value_upper: its interval, at least 0; `value_upper` is None where `value` is a lower bound.
         mean: sum of the values divided by the number that counts; None where noise hides either.
         mean_margin: how far `mean` is off at most, with probability 95%.
@@ -249,8 +237,7 @@ class HistogramEstimate(NamedTuple):
         query: what was asked, such as `histogram`, `max` or `top:5`.
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
-        error_bound: how far the estimate is at most from the number of events that count, with probability 95% for all
-            rows together.
+        error_bound: how far the estimate is at most from the number that counts, with probability 95% for all rows.
         lower, upper: the interval that follows; `lower` is at least 0.
     """
 
@@ -293,8 +280,8 @@ class CardinalityEstimate(NamedTuple):
             and None where that is -1.
         noisy: the estimate with the noise of the window alone; by counts unbiased, and perhaps negative.
         error_bound: how far `noisy` is at most from the number of people who count, with probability 95% for all
-            windows together, while people come and go at most `max_updates` times, if that was given; -1 if the budget
-            for changes is spent, so that the estimate no longer follows the set.
+            windows, while people come and go at most `max_updates` times, if given; -1 if the budget for changes is
+            spent, so that the estimate no longer follows the set.
     """
 
     window_start: Timestamp
@@ -331,10 +318,10 @@ class NearestPoints(NamedTuple):
 
     Attributes:
         query: the point that was asked for.
-        predecessor: a point p at or below the query q, such that [p, q] has at least one point, and at most
-            `error_bound` points above p; 0 if at most `error_bound` points lie at or below q.
-        successor: a point s at or above the query q, such that [q, s] has at least one point, and at most `error_bound`
-            points below s; 0 if at most `error_bound` points lie at or above q.
+        predecessor: a point p at or below the query q; [p, q] has at least one point, and at most `error_bound` above
+            p; 0 if at most `error_bound` points lie at or below q.
+        successor: a point s at or above the query q; [q, s] has at least one point, and at most `error_bound` below s;
+            0 if at most `error_bound` points lie at or above q.
         distance: from the query to the nearer one of both; -1 if both are 0.
         error_bound: the number of points in these statements, true with probability 95% for all rows together.
     """
@@ -370,7 +357,7 @@ class AlertState(NamedTuple):
 
     Attributes:
         item: the item, or the quantile; empty where rows have neither.
-        value: the number that is compared with the thresholds: smoothed where that is published. None without data.
+        value: the number that is compared with thresholds: smoothed where that is published. None without data.
         lower, upper: its interval.
         threshold: beyond which an alert begins.
         state: "alert" or "clear"; "no data" without a row, or with a lower bound that is not above the threshold.
@@ -391,19 +378,18 @@ class AlertState(NamedTuple):
 class LimitShare(NamedTuple):
     """How many people have a number of contributions in a cell of a public grid, and what a limit at its end keeps.
 
-    All numbers are noisy or follow from noisy ones. Each interval alone holds the truth with probability 0.95.
-    Few people with far more than all others cannot be seen: `kept` is about those in rows with a `limit`, and its
-    interval allows for the others. The last row has no limit; its interval says how many people may have more.
+    Numbers are noisy, or follow from noisy ones. Few people with far more than all others cannot be seen: `kept` is
+    about those in rows with a `limit`, and its interval allows for the others. The last row has no limit; its interval
+    says how many people may have more.
 
     Attributes:
         above, limit: people in this row have more contributions (items in windows) than the one, and at most the other.
         people, people_lower, people_upper: how many they are, and the interval.
         kept: share of contributions that counts if of each person at most `limit` do, by the people who can be seen.
-        kept_lower, kept_upper: the interval of that share of all people's contributions, at most 65,536 per person.
+        kept_lower, kept_upper: the interval of that share for all people, of whom at most 65,536 contributions count.
         stddev: standard deviation of the noise of a count in the later run with this limit.
-        found_in_one: people whose contributions of an item must count in one window of that run for the item to be
-            found, with an even chance.
-        found_in_all: the same in each of all its windows.
+        found_in_one: people of an item who must count in one window of that run, for an even chance to find it.
+        found_in_all: the same in each of its windows.
         suggested: the option that the numbers suggest, such as `--max_contributions 48`; else empty.
     """
 

@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
+from privstream.transforms.batches import Keyed, KeyedBatch, people_key
 from privstream.transforms.parameters import Parameters
 from privstream.transforms.people.bounding import SplitByRules, SplitEvents
 from privstream.transforms.reading.domain import MOST_COLUMNS
@@ -30,8 +30,6 @@ from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
-ROWS = "rows"
-
 KEEP_BUNDLES_WHOLE = "prism_disable_sdf_split"
 """Prism (Beam 2.77) splits slow bundles in the middle of a key, runs both parts at once, and keeps the state of one
 alone: batches would be lost, and what is remembered of people. Other runners ignore the name."""
@@ -41,12 +39,10 @@ ApplyDoFn = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 
 
 class Segment(NamedTuple):
-    """Some stages that follow each other.
+    """Some stages that follow each other; `stages` adds them to what is before them.
 
-    Attributes:
-        stages: adds them, as `PrivateTransform.build` does.
-        gives: the type of what they give: pairs of which the first is an encoded `StepKey`; None for rows, of which
-            one process must have all.
+    They give what has the type `gives`: pairs of which the first is an encoded `StepKey`; None for rows, of which one
+    process must have all.
     """
 
     stages: Callable[[PCollection[Any], ApplyDoFn], PCollection[Any]]
@@ -54,12 +50,7 @@ class Segment(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Which of the processes that share out shards this is.
-
-    Attributes:
-        number: of the process, from 0 on.
-        processes: how many there are.
-    """
+    """Which of the processes that share out shards this is, from 0 on, and how many there are."""
 
     number: int
     processes: int
@@ -87,17 +78,15 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     _shared = ALL
     _names: FieldNames = AS_NAMED
 
-    @abstractmethod
-    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages; return the rows."""
+    build: Callable[[Any, ApplyDoFn], PCollection[Any]]
+    """Builds all stages, where these are one segment."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The stages in order, cut where processes may share them out: all segments but one that gives rows.
 
         Each process has a part of the input in the first segment, and the keys of some shards in those that follow.
-        What a segment gives under a key must not depend on other keys, or on how its input was shared out. A segment
-        alone means that one process must have it all.
+        What a segment gives under a key must not depend on other keys, or on how its input was shared out.
         """
         return (Segment(self.build),)
 
@@ -131,15 +120,13 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     ) -> Self:
         """Return the same transform for elements whose fields have these names, as on the command line.
 
-        These are rows of Beam, named tuples or dataclasses; mappings, such as Beam's sources of JSON or tables give;
-        and Arrow batches, tables, and frames of pandas or Polars, each with many events. Fields that the transform does
-        not read need not be there.
+        These are rows of Beam, named tuples, dataclasses or mappings; and Arrow batches, tables, and frames of pandas
+        or Polars, each with many events. Fields that the transform does not read need not be there.
 
         Args:
             user, value: the fields with the person and the number.
-            item: the field with the item, or a list of fields that are an item together. The items of rows, and
-                of public lists, are then texts such as `de, /error`: a part with a comma or a quote stands in quotes,
-                within which each quote is doubled.
+            item: the field with the item, or a list of fields that are an item together: a text such as `de, /error`
+                in rows and public lists, where a part with a comma or a quote stands in quotes, with quotes doubled.
             time: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`; None: the
                 timestamp of each row is its time. Frames need one.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
@@ -151,21 +138,22 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         Raises:
             ValueError, TypeError: an argument breaks its rule, or `value` is given and no number is read.
         """
-        read = self.event_fields
-        if read.value == UNREAD and value != "value":
+        if self.event_fields.value == UNREAD and value != "value":
             raise ValueError(f"value must not be given where {type(self).__name__} reads no numbers of events")
         other = copy.copy(self)
-        zone = None if time_zone is None else _text("time_zone", time_zone, "the name of a time zone")
-        if zone is not None:
-            zone_clock(zone)
+        if time_zone is not None:
+            zone_clock(_text("time_zone", time_zone, "the name of a time zone"))
         unit = None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND))
+        items = tuple(_text("item", name) for name in (item if isinstance(item, list | tuple) else [item]))
+        if not 1 <= len(items) <= MOST_COLUMNS or len(set(items)) < len(items):
+            raise ValueError(f"item must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
         other._names = FieldNames(
             user=_text("user", user),
-            item=_item_fields(item),
+            item=items,
             time=None if time is None else _text("time", time),
             value=_text("value", value),
             stamped=False,
-            times=TimeForm(unit=unit, zone=zone),
+            times=TimeForm(unit=unit, zone=time_zone),
             where=None if where is None else Filter(where),
         )
         return other
@@ -192,7 +180,12 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     def expand(self, events: Any) -> PCollection[Any] | Published:
         for each in events.values() if isinstance(events, Mapping) else (events,):
             check_runner(each.pipeline)
-            check_windows(each)
+            if not isinstance(windows := each.windowing.windowfn, GlobalWindows):  # questions would pass over them
+                raise ValueError(
+                    f"input must be in the global window, got {type(windows).__name__}: the argument window makes "
+                    "windows of the times of events; leave WindowInto out, or put beam.WindowInto(GlobalWindows()) "
+                    "behind it"
+                )
         dead: list[PCollection[Any]] = []
         options = self.fingerprint
 
@@ -200,73 +193,56 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             if isinstance(fn, StepFn):
                 fn.options = options
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main="rows")
             dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
+            return cast(PCollection[Any], outputs["rows"])
 
-        build = self.build if self._segment is None else self.segments[self._segment].stages
-        rows = build(events, apply_dofn)
+        rows = events
+        for segment in self.segments if self._segment is None else (self.segments[self._segment],):
+            rows = segment.stages(rows, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
 
 class PeopleTransform(PrivateTransform):
-    """Events in; they are split, bounded and published: a segment each."""
+    """Events in; they are split, bounded and published: a segment each.
+
+    Attributes:
+        domain: what is counted: how many there are, and the `codes` of events, -1 for none; None for any item.
+        rules: what is counted in place of items: people with an event that meets a rule.
+        last_stage: the `RunningAnswers` that publish, unless a transform has more stages, and
+        asked: what these are made with beside the mechanism and noise.
+    """
 
     steps: Steps
     noise: NoiseSource
     shards: int
     domain: Any = None
-    """What is counted: how many there are, and the `codes` of events, -1 for what counts nowhere. None: any item."""
-
     rules: tuple[Any, ...] = ()
-    """What is counted in place of items: people with an event that meets a rule."""
-
     last_stage: Any = None
-    """The `RunningAnswers` that publish, unless a transform has more stages."""
-
     asked: Mapping[str, Any] = MappingProxyType({})
-    """What these are made with beside the mechanism and noise."""
-
-    _labels: tuple[Any, ...] = ()
-    """All that rows depend on beside events, windows and the mechanism, as parts of noise labels."""
+    _labels: tuple[Any, ...] = ()  # all that rows depend on beside events, windows and the mechanism
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
 
-    @property
-    def people(self) -> tuple[bytes, ...]:
-        """The keys of the shards of people that are handled here."""
-        return tuple(map(people_key, self._shared.of(self.shards)))
-
-    @property
-    def item_shards(self) -> tuple[bytes, ...]:
-        """The keys of the shards of items that are handled here."""
-        return tuple(map(shard_key, self._shared.of(self.shards)))
-
     @cached_property
     def publishing_noise(self) -> NoiseSource:
         """The noise of what is published: a run with other parameters shares none of it."""
         return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
 
-    @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        for segment in self.segments:
-            events = segment.stages(events, apply_dofn)
-        return events
-
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from events to batches of them by window and shard of people."""
         return apply_dofn(self.read(events, apply_dofn), self._splitter(), KeyedBatch)
 
     def _closed(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Close the windows, and add the stages that bound people, in each window and then in the run."""
+        """Close the windows, and bound people in each window and then in the run."""
         in_window, *in_run = self._limits()
         held = apply_dofn(batches | "CloseWindows" >> CloseWindows(self.steps), in_window, Keyed)
         for stage in in_run:
-            held = apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), stage, Keyed)
+            clocks = WithClock(self.steps, map(people_key, self._shared.of(self.shards)))
+            held = apply_dofn(held | "PeopleClocks" >> clocks, stage, Keyed)
         return held
 
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -297,25 +273,3 @@ def _text(argument: str, name: object, what: str = "the name of a field") -> str
     if not name:
         raise ValueError(f"{argument} must be {what}, got ''")
     return name
-
-
-def _item_fields(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the field with the item, or those that are one together."""
-    names = tuple(_text("item", name) for name in (given if isinstance(given, list | tuple) else [given]))
-    if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
-        raise ValueError(f"item must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
-    return names
-
-
-def check_windows(given: PCollection[Any]) -> None:
-    """Refuse a collection in windows of Beam: questions have windows of their own, and would pass over these.
-
-    Raises:
-        ValueError: the collection is not in the global window.
-    """
-    windows = given.windowing.windowfn
-    if not isinstance(windows, GlobalWindows):
-        raise ValueError(
-            f"input must be in the global window, got {type(windows).__name__}: the argument window makes windows of "
-            "the times of events; leave WindowInto out, or put beam.WindowInto(GlobalWindows()) behind it"
-        )

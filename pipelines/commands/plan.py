@@ -20,7 +20,7 @@ from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.timing.steps import end_of
+from privstream.transforms.timing.steps import MICROS, Steps
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
@@ -114,7 +114,8 @@ def _counted(windows: Windows, number: int | None) -> Windows:
         raise ValueError("windows must not be given with end: both name the last window")
     if isinstance(length, str):
         length = length.partition(" ")[0]
-    end = end_of(checks.integer("windows", number, minimum=1), length)
+    last = checks.integer("windows", number, minimum=1) - 1
+    end = Steps.of(window=length, start=0.0).bounds_micros(last)[1] / MICROS
     return windows.model_copy(update={"window": length, "start": 0.0, "end": end})
 
 

@@ -17,10 +17,10 @@ from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.shown import rows_of
+from privstream.transforms.counts.transform import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped
-from privstream.transforms.timing.steps import Steps, timestamp
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -80,7 +80,7 @@ class FollowView(beam.PTransform[Any, Any]):
 
 def by_window(path: str, name: str, steps: Steps) -> Keyed:
     """Return a file of a question, with the window after which its rows were published."""
-    return on_clock(steps.ending(timestamp(end_of(path))), json.dumps([name, path]).encode())
+    return on_clock(steps.starting(end_of(path)) - 1, json.dumps([name, path]).encode())
 
 
 Remembered = tuple[Mapping[str, tuple[str, int]], Watch | None]

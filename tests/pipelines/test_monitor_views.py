@@ -26,7 +26,7 @@ from privstream.pipelines.run.views_stream import Follow, FollowView, by_window,
 from privstream.pipelines.sinks.row_files import plain_table, read_row_file, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.pipelines.sinks.writers import WriteRows
-from privstream.transforms.counts.shown import rows_of as rows_of_table
+from privstream.transforms.counts.transform import rows_of as rows_of_table
 from privstream.transforms.row_types import CardinalityEstimate, KeyCount, QuantileEstimate
 from privstream.transforms.timing.clock import STEP
 

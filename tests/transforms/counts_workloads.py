@@ -13,8 +13,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.tables import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, decode, from_stream
-from privstream.transforms.counts.shown import rows_of
-from privstream.transforms.counts.transform import KeyedCounts
+from privstream.transforms.counts.transform import KeyedCounts, rows_of
 from privstream.transforms.row_types import KeyCount
 from privstream.transforms.timing.clock import STEP
 from slow_reference import hashed, hashed_all, lot

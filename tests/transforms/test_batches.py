@@ -19,6 +19,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import spill
 from privstream.transforms.batches import (
+    MOST_SHARDS,
     CountBatch,
     EventBatch,
     HolderBatch,
@@ -28,7 +29,6 @@ from privstream.transforms.batches import (
     encode,
     people_key,
 )
-from privstream.transforms.parameters import MOST_SHARDS
 from privstream.transforms.people.bounding import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields

@@ -8,8 +8,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs
-from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts
+from privstream.transforms.parameters import Bound
+from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts, bound_people, draws_of_pairs
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -48,15 +48,6 @@ def slow_keep(events, limit) -> list[tuple[int, int, int]]:
 @given(EVENTS, LIMITS)
 def test_keeps_what_the_rule_says(events, limit):
     assert keep(events, limit) == slow_keep(events, limit)
-
-
-@given(EVENTS, LIMITS)
-def test_ranks_number_the_items_of_each_person(events, limit):
-    kept = keep(events, limit)
-    for user in {user for user, _, _ in events}:
-        own = [row for row in kept if row[0] == user]
-        assert sorted(rank for _, _, rank in own) == list(range(len(own)))
-        assert len({item for _, item, _ in own}) == len(own) <= limit
 
 
 STEPS = Steps(size=1000, first=0)

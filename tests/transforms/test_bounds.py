@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
@@ -17,9 +16,9 @@ from privstream.transforms.counts.contributions import (
     CountContributions,
     ReleaseDropped,
 )
+from privstream.transforms.parameters import Bound
 from privstream.transforms.people import bounding
-from privstream.transforms.people.bound import Bound
-from privstream.transforms.people.bounding import PartOfPeople, parts_of_people
+from privstream.transforms.people.bounding import PARTS, parts_of_people
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -51,7 +50,7 @@ def people(seed=5, number=24, items=9, kind="spread"):
 
 def _run(fn, steps, batches, log):
     """Handle some steps as a run that begins again finds its state."""
-    renewed = fn.steps.starts_afresh(steps[0] - 1, steps[0])
+    renewed = 0 < steps[0] == fn.steps.first_of_period(steps[0])
     yield from fn.run(b"", steps, batches, fn.initial(b"") if renewed else fn.decode(b"", log))
 
 
@@ -60,8 +59,8 @@ def sent(fn, given, parts=False):
     batches = {}
     for step, pairs in given.items():
         each, sampled = held(pairs), fn.bound.sampled
-        some = [*parts_of_people(each)] if parts else [(PartOfPeople(0, 0), each)]
-        batches[step] = [(part.to_bytes() if sampled else b"") + encode(one) for part, one in some]
+        some = [*parts_of_people(each)] if parts else [bytes([PARTS]) + encode(each)]
+        batches[step] = some if sampled else [encode(each)]
     counts, new, sums, log = Counter(), Counter(), np.zeros(4, np.int64), []
     steps = range(fn.steps.first, fn.steps.end)
     groups = [steps] if fn.bound.sampled else [range(step, step + 1) for step in steps]
@@ -205,12 +204,6 @@ def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given)
     for items in (9, 1_000):  # many of a person are the same, or hardly any
         one, other = (sent(stage(sampled, **options), people(items=items)) for sampled in (False, True))
         assert one[:2] == other[:2] and one[0]
-
-
-def test_a_list_has_as_many_keys_as_it_pays_for():
-    for limit in (3, 60):
-        mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=limit, horizon=40)
-        assert (mechanism.listed, mechanism.last_listed) == (min(32, limit), 40)
 
 
 def test_limits_start_afresh_with_a_period():

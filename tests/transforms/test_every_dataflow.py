@@ -29,7 +29,7 @@ from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of
 from every_runner import of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.noise.running import CompleteTreeNoise
-from privstream.transforms.counts import publishing
+from privstream.transforms.counts import transform as counts_stages
 from privstream.transforms.timing import step_fn
 from tiny_runner import END, Chain, dofns_of, drive, drive_at_once
 
@@ -153,7 +153,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, monkeypatch):
     """State is restored again and again, from what was written whole and from what was appended."""
     monkeypatch.setattr(step_fn, "LEAST_COMPACTION", 2000)
     monkeypatch.setattr(step_fn, "CACHED_KEYS", 2)
-    monkeypatch.setattr(publishing, "REWRITTEN", 4)
+    monkeypatch.setattr(counts_stages, "REWRITTEN", 4)
     flow, chance = DATAFLOWS[case[0]], random.Random(0)
     made, events = flow.transform(case[1]), flow.events(case[1], chance, *flow.few)
     chain = drive(made, events, chance, crashes=0.2, workers=3)

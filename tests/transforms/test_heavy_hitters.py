@@ -10,7 +10,7 @@ from every_runner import one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import from_stream
-from privstream.transforms.counts.shown import rows_of
+from privstream.transforms.counts.transform import rows_of
 from workloads import SECOND, START, random_events, transform
 
 FORMS = {

@@ -8,8 +8,6 @@ import random
 import apache_beam as beam
 import cardinality_workloads
 import histogram_workloads
-import test_range_transforms
-import workloads
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
@@ -22,27 +20,11 @@ SEED = 5
 LATENESS = 25 * SECOND
 BEATS = 24  # moments at which events come, each two thirds of a window
 
-OF_PEOPLE = {"hitters": (workloads, "plain", {})}
-OF_SETS = {
-    "histogram of events": (histogram_workloads, "plain", {}),
-    "histogram without an end": (histogram_workloads, "plain", {"end": None}),
-    "cardinality": (cardinality_workloads, "doors with time-out, limited", {}),
-    "ranges": (test_range_transforms, "ranges gaussian", {}),
-}
-"""Their windows are decades earlier: beside the others, those without an end would go on until then."""
-
-
-def one_lateness_each(*names: str) -> list[tuple[str, int]]:
-    """Return pairs of a name and an allowed lateness: none, and that of the late events, by turns."""
-    return list(zip(names, itertools.cycle([0, LATENESS]), strict=False))
-
-
-def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
-    """Return a transform, and events for it at their own times."""
-    kind, configuration, changes = (OF_PEOPLE | OF_SETS)[name]
-    made = workloads.transform(configuration) if kind is workloads else kind.transform(configuration, **changes)
-    found = kind.random_events(configuration, random.Random(SEED))
-    return made, [stamped(event) for event in found]
+CASES = [
+    (0, histogram_workloads, "plain", {}),
+    (LATENESS, histogram_workloads, "plain", {"end": None}),
+    (LATENESS, cardinality_workloads, "doors with time-out, limited", {}),
+]
 
 
 def with_lateness(made: beam.PTransform, lateness: int) -> beam.PTransform:
@@ -89,19 +71,11 @@ def check(rows: list, found: list, size: int) -> None:
         assert end - start == size
 
 
-@one_job("window ends", one_lateness_each(*OF_PEOPLE), runners=["prism"])
+@one_job("window ends", range(len(CASES)), runners=["prism"])
 def test_rows_are_in_time_for_the_windows_of_a_user(case):
-    yield from check_times(case)
-
-
-@one_job("window ends of sets", one_lateness_each(*OF_SETS), runners=["prism"])
-def test_rows_about_sets_are_in_time_for_the_windows_of_a_user(case):
-    yield from check_times(case)
-
-
-def check_times(case: tuple[str, int]):
-    name, lateness = case
-    made, events = workload(name)
+    lateness, kind, configuration, changes = CASES[case]
+    made = kind.transform(configuration, **changes)
+    events = [stamped(event) for event in kind.random_events(configuration, random.Random(SEED))]
     source = paced(events, made.steps.size * 2 // 3 // MILLISECOND * MILLISECOND, random.Random(SEED))
 
     def build(everything):

@@ -2,6 +2,7 @@
 
 import functools
 import random
+from dataclasses import replace
 
 import apache_beam as beam
 import pyarrow as pa
@@ -140,5 +141,5 @@ def test_the_guarantee_is_about_one_period(name):
     assert not any("whole run" in limit for limit in found.limits)
     assert "begin again every 40 seconds, counted from 2023-11-14T22:13:23Z" in found.paragraph()
     lasting = MADE[name]()
-    lasting.steps = lasting.steps.__class__(**vars(lasting.steps) | {"renewal": None})
+    lasting.steps = replace(lasting.steps, renewal=None)
     assert lasting.guarantee.unit in (PERSON, EVENT)

@@ -177,18 +177,6 @@ def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed):
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
 
 
-def test_a_step_that_was_handled_takes_nothing_more():
-    steps = steps_of(50)
-    stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(5), crashes=0.2, workers=2)
-    stage.feed([(b"", SEED)])
-    stage.advance(steps.decision_time(20).micros)
-    stage.feed([(b"", stepped(20, b"x")), (b"", stepped(21, b"y"))])
-    stage.advance(2**62)
-    rows = stage.take()
-    assert sorted(rows) == expected(stage.fn, [(b"", stepped(21, b"y"))], [b""])
-    assert stage.counters["behind"] == 1
-
-
 @pytest.mark.parametrize("far", [600, 10**9])
 def test_what_an_unbounded_clock_does_not_come_to_is_counted_once(far):
     """A watermark that jumps to the end of time says nothing of the steps before it; nothing may vanish unseen."""
@@ -248,7 +236,7 @@ def test_assign_gives_every_window_of_the_run_that_holds_the_event(steps, times)
 def test_bounds_and_decision_times_fit_together(steps, step, stage):
     start, end = steps.bounds(step)
     assert (start.micros - steps.origin, end.micros - start.micros) == (step * steps.size, steps.size)
-    assert steps.ending(end) == step
+    assert steps.starting(end.micros) - 1 == step
     assert steps.last_moment(step).micros == end.micros - 1
     decided = steps.decision_time(step, stage)
     assert decided.micros == end.micros + steps.allowed_lateness + stage * MILLIS
@@ -278,17 +266,9 @@ def points(first: int, arrived: Timestamp) -> TimestampedValue:
     return TimestampedValue(pa.RecordBatch.from_pydict(columns), arrived)
 
 
-@one_job("rules", POINTS, "ranges")
-def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(name):
-    yield from check_that_arrival_decides(example(name, **CLOCK, **POINTS[name]))
-
-
-@one_job("rules", BY_WINDOWS, "heavy hitters by clock", "histogram", runners=["fn_api"])
-def test_all_that_goes_by_windows_is_decided_so(name):
-    yield from check_that_arrival_decides(example(name, **CLOCK))
-
-
-def check_that_arrival_decides(made: beam.PTransform):
+@one_job("rules", [*POINTS, *BY_WINDOWS], "ranges", "heavy hitters by clock", "histogram", runners=["fn_api"])
+def test_what_counts_is_decided_by_when_it_arrives(name):
+    made = example(name, **CLOCK, **POINTS.get(name, {}))
     decision = Timestamp(WINDOW + LATENESS)
     early = {1: Timestamp(3), 101: decision - 0.001}
     late = {201: decision + 0.001, 301: Timestamp(100)}
@@ -296,14 +276,14 @@ def check_that_arrival_decides(made: beam.PTransform):
 
     def build(pipeline):
         outputs = {}
-        for name, arrived in inputs.items():
-            stamps = pipeline | name >> beam.Create(list(arrived.items()))
-            batches = stamps | f"Stamp {name}" >> beam.MapTuple(points).with_output_types(pa.RecordBatch)
-            published = batches | f"Publish {name}" >> made.with_dead_letters()
-            outputs |= {name: published.rows, f"letters {name}": published.dead_letters}
+        for each, arrived in inputs.items():
+            stamps = pipeline | each >> beam.Create(list(arrived.items()))
+            batches = stamps | f"Stamp {each}" >> beam.MapTuple(points).with_output_types(pa.RecordBatch)
+            published = batches | f"Publish {each}" >> made.with_dead_letters()
+            outputs |= {each: published.rows, f"letters {each}": published.dead_letters}
         return outputs
 
     results = yield build
-    rows = {name: sorted(results.elements(name)) for name in inputs}
+    rows = {each: sorted(results.elements(each)) for each in inputs}
     assert rows["with late"] == rows["early"] != rows["all early"]
     assert not results.elements("letters with late")

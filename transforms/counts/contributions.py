@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,15 +27,16 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
-from privstream.transforms.people.bound import (
+from privstream.transforms.parameters import Bound
+from privstream.transforms.people.bounding import (
     ITEM_ORDER,
-    Bound,
+    PARTS,
+    BoundEvents,
     count_clipped,
     draws_of_pairs,
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundEvents, PartOfPeople
 from privstream.transforms.spill import size_of
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
@@ -42,6 +44,7 @@ from typing_extensions import override
 
 AT_ONCE = 1 << 26
 """Bytes, about, of what is chosen from at a time."""
+MOST_BITS = PARTS.bit_length() - 1
 
 Held = dict[int, HolderBatch]
 """What people have in some steps, in order; the rows of these follow each other."""
@@ -122,12 +125,12 @@ class CountContributions(StepFn, state="count_contributions"):
 
     def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
         """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
-        parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
-        bits = (sum(size_of(data) for each in parted.values() for _, data in each) // AT_ONCE).bit_length()
+        bits = (sum(size_of(data[1:]) for each in records.values() for data in each) // AT_ONCE).bit_length()
+        bits = min(bits, MOST_BITS)
         counted: dict[int, CountBatch] = {}
         sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
         for number in range(1 << bits):
-            if not (held := _held(parted, PartOfPeople(bits, number))):
+            if not (held := _held(records, bits, number)):
                 continue
             chosen, start = self.choose(held, self.initial(b"")), 0
             sums += 0 if chosen.sums is None else chosen.sums
@@ -261,21 +264,15 @@ class CountContributions(StepFn, state="count_contributions"):
 
     def _count(self, step: int, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
         """Count some rows, increasing; `new` says of each row whether it puts a person on the list of its key."""
-        if new is not None and self.lists is not None and self.steps.number(step) > self.lists.last_listed:
-            new = None
-        if held.values is None:  # as `add_up` does, where nothing is added up: sorts without an order
-            distinct, counts = np.unique(held.items[rows], return_counts=True)
-            if new is None:
-                return CountBatch(distinct, counts, held.names)
-            of_new, number = np.unique(held.items[rows][new[rows]], return_counts=True)
-            first = np.zeros(len(distinct), np.int64)
-            first[np.searchsorted(distinct, of_new)] = number
-            return CountBatch(distinct, counts, held.names, first)
-        values = held.values[rows]
-        within: np.ndarray = np.clip(values, *self.limits)
-        count_clipped("contributions", values, within, self.limits)
-        fresh = None if new is None else new[rows].astype(np.int64)
-        return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
+        late = self.lists is not None and self.steps.number(step) > self.lists.last_listed
+        fresh = None if new is None or late else new[rows].astype(np.int64)
+        sums = None
+        if held.values is not None:
+            values = held.values[rows]
+            within: np.ndarray = np.clip(values, *self.limits)
+            count_clipped("contributions", values, within, self.limits)
+            sums = within
+        return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, sums))
 
 
 def _entry(charged: Charged) -> bytes:
@@ -283,13 +280,18 @@ def _entry(charged: Charged) -> bytes:
     return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
 
 
-def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:
+def _held(records: Mapping[int, Sequence[bytes]], bits: int, number: int) -> Held:
+    """Return what those people have in some steps whose hashes begin with some bits, this number."""
     held: Held = {}
     for step, each in records.items():
-        whole = [decode(HolderBatch, data) for of, data in each if part.meets(of)]
-        some = [(one, part.rows(one.users)) for one in whole]
-        found = [one if len(rows) == len(one.users) else rows_of(one, rows) for one, rows in some if len(rows)]
-        if found:
+        found = []
+        for record in each:
+            if (part := record[0]) < PARTS and part >> (MOST_BITS - bits) != number:
+                continue
+            found.append(decode(HolderBatch, record[1:]))
+            if part == PARTS and bits:
+                found[-1] = rows_of(found[-1], np.flatnonzero(found[-1].users >> np.uint64(64 - bits) == number))
+        if any(len(one.users) for one in found):
             held[step] = HolderBatch.join(found)
     return held
 
@@ -309,14 +311,15 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
 
 def add_up(rows: CountBatch) -> CountBatch:
     """Add up the rows of each item; items are distinct and increasing then."""
-    order = np.argsort(rows.items)
+    if not len(rows.items):
+        return rows
+    order = in_order(rows.items)
     starts = np.flatnonzero(first_of_run(rows.items[order]))
-
-    def total(column: Any) -> Any:
-        return column if column is None or not len(starts) else np.add.reduceat(column[order], starts)
-
-    items = rows.items[order[starts]]
-    return CountBatch(items, total(rows.counts), rows.names, total(rows.new), total(rows.sums))
+    sums: dict[str, Any] = {}
+    for name in ("counts", "new", "sums"):
+        if (column := getattr(rows, name)) is not None:
+            sums[name] = np.add.reduceat(column[order], starts)
+    return replace(rows, items=rows.items[order[starts]], **sums)
 
 
 def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:
@@ -345,41 +348,31 @@ def sums_record(step: int, sums: np.ndarray) -> Keyed:
     return CLOCK, stepped(step, sums.astype("<i8").tobytes())
 
 
-class Waiting(NamedTuple):
-    """Exact numbers of the period so far, what the last reading released of them, and how many readings there were."""
-
-    sums: np.ndarray
-    released: np.ndarray
-    readings: int
-
-
 class ReleaseDropped(StepFn, state="release_dropped"):
     """On a public clock: release what came until then at some steps of the run, or of each period, in counters."""
 
     mechanism: DroppedShare
-    readings: frozenset[int]  # numbers of the steps, from 1 on, after which it is read
+    readings: tuple[int, ...]  # numbers of the steps, from 1 on, after which it is read
 
     @override
-    def initial(self, key: bytes) -> Waiting:
-        nothing = np.zeros(len(self.mechanism.laws), np.int64)
-        return Waiting(nothing, nothing, 0)
+    def initial(self, key: bytes) -> np.ndarray:
+        return np.zeros((2, len(self.mechanism.laws)), np.int64)  # of the period so far, and as the last reading said
 
     @override
-    def snapshot(self, state: Waiting) -> bytes:
-        return pack("dropped contributions", 1, state._asdict())
+    def snapshot(self, state: np.ndarray) -> bytes:
+        return pack("dropped contributions", 2, {"sums": state})
 
     @override
-    def restore(self, data: bytes) -> Waiting:
-        found: dict[str, Any] = unpack("dropped contributions", 1, data)
-        return Waiting(**found)
+    def restore(self, data: bytes) -> np.ndarray:
+        return np.asarray(unpack("dropped contributions", 2, data)["sums"])
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
-        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), state.sums)
-        if self.steps.number(step) not in self.readings:
-            return state._replace(sums=sums), ()
-        reading = state.readings + 1
-        noisy = self.mechanism.release(reading, sums, self.noise_of(step))
-        for name, number in zip((READINGS, *NUMBERS), [1, *(noisy - state.released).tolist()], strict=False):
-            counter(name).inc(number)
-        return Waiting(sums, noisy, reading), ()
+    def step(self, key: bytes, step: int, batches: list[bytes], state: np.ndarray) -> tuple[np.ndarray, Iterable[Any]]:
+        before, released = state
+        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), before)
+        if (number := self.steps.number(step)) not in self.readings:
+            return np.stack([sums, released]), ()
+        noisy = self.mechanism.release(self.readings.index(number) + 1, sums, self.noise_of(step))
+        for name, more in zip((READINGS, *NUMBERS), [1, *(noisy - released).tolist()], strict=False):
+            counter(name).inc(more)
+        return np.stack([sums, noisy]), ()

@@ -1,12 +1,15 @@
-"""What `KeyedCounts` is asked with, and what it promises; needs no Beam."""
+"""What `KeyedCounts` is asked with, and what it promises, and questions that it answers; needs no Beam."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +28,17 @@ from privstream.mechanisms.privacy.guarantee import (
     PEOPLE_HASHED,
     PrivacyGuarantee,
 )
-from privstream.mechanisms.views.counts import Dropped, ShownCounts, corrected_table
+from privstream.mechanisms.views.counts import ShownCounts, corrected_table
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
+    Bound,
     Parameters,
     View,
     check_limits,
     limits_of,
     plain,
 )
-from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
@@ -48,6 +51,10 @@ JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are
 READINGS = "limits_readings"
 NUMBERS = ("limits_counted", "limits_dropped_few", "limits_dropped_some", "limits_dropped_many")
 """Counters of what was released last, with noise, and of how often; a run that publishes nothing must not show them."""
+
+
+Follow = Callable[[pa.Table, pa.Table | None], pa.Table]
+"""From the counts that are shown, and what was made of those of the window before, to what is published."""
 
 
 class CountsParameters(Parameters):
@@ -103,8 +110,8 @@ class CountsParameters(Parameters):
         super().__init__(noise, shards)
         self.domain = None if domain is None else Domain.of(domain)
         self.steps = Steps.of(start=start, end=end, **options)
-        span = windows_in(over, self.steps)
-        if self.steps.count is None:
+        span, windows = windows_in(over, self.steps), self.steps.count
+        if windows is None:
             raise ValueError("end or renew_every must be given: items stay found in a run with a last window")
         checks.probability("delta", delta, zero=True)
         self.remembers = domain is None and span != "start"
@@ -113,18 +120,24 @@ class CountsParameters(Parameters):
         if public_items is not None and not self.remembers:
             raise ValueError("public_items must not be given with a domain, or where counts are since the start")
         self.public_items = None if public_items is None else Domain.of(public_items, "public_items")
-        if max_contributions is None and unit == "person":
-            max_contributions = USUAL_CONTRIBUTIONS
-        most, in_window = _contributions(max_contributions, max_per_window, unit, self.steps.count)
-        if unit == "person":  # nobody has more of a list, and noise is for no more
-            most = int(min(most, self._most_in_window * (1 if span == "start" else self.steps.count or math.inf)))
+        self._by_person, self._distinct = unit == "person", span == "start"
+        has = math.inf if self.domain is None or len(self.domain) > MOST_IN_WINDOW else len(self.domain)  # in a window
+        most, in_window = 1, None
+        if self._by_person:
+            most, in_window = _contributions(max_contributions, max_per_window, windows)
+            most = int(min(most, has * (1 if self._distinct else windows)))  # nobody has more of a list
             in_window = None if in_window is None else min(in_window, most)
+        else:
+            check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
+        once = self._distinct and in_window is None
+        self._cuts_run = most < (1 if once else windows) * min(has, in_window or has)
+        self._cuts = self._cuts_run or (in_window is not None and in_window < has)
         mechanism = FoundKeys if self.remembers else Mechanism
         self.mechanism: Mechanism = mechanism(
             epsilon=epsilon,
             delta=delta,
             over=span,
-            horizon=self.steps.count or 1,
+            horizon=windows,
             contributions=most,
             contributions_per_window=in_window,
             public_keys=domain is not None,
@@ -132,10 +145,9 @@ class CountsParameters(Parameters):
             max_value=max_value,
             unit=unit,
         )
-        if unit == "person" and span != "start" and delta > 0 and self._may_leave_out:
-            possible = (self.steps.count or math.inf) * self._most_in_window
-            self.mechanism = self.mechanism.with_dropped_share(possible)
-        _check_views(self.mechanism, rising, at_least, self.steps.count)
+        if self._by_person and not self._distinct and delta > 0 and self._cuts:
+            self.mechanism = self.mechanism.with_dropped_share(windows * has)
+        _check_views(self.mechanism, rising, at_least, windows)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
         self.rising, self.at_least, self.ended = rising, at_least, False
 
@@ -158,21 +170,19 @@ class CountsParameters(Parameters):
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
     def counts_view(self, *, over: int = 1, rising: int = 0) -> ShownCounts:
-        """Return a view of what is released for single windows: sums over several, or what rose.
-
-        Privacy: post-processing; it costs nothing.
+        """Return a view of what is released for single windows, at no cost: sums over several, or what rose.
 
         Args:
             over: windows of a sum, at least 1; an item that has had a count in fewer has a sum of these.
             rising: number of windows to look back for what rose; 0 for none.
 
         Raises:
-            ValueError: rows do not have every item in every window, are sums already, or a number is out of range.
+            ValueError: rows are of other counts, sums or views already, or a number is out of range.
         """
         if self.at_least or self.top or self.rising or self.mechanism.over != "window":
             raise ValueError("must be counts of single windows, without over, top, rising or at_least")
         if rising:
-            _check_views(self.mechanism, rising, None, self.steps.count)
+            _check_views(self.mechanism, rising, None, self.steps.count or 1)
         if checks.integer("windows", over, minimum=1) > MOST_SUMMED:
             raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {over:,}")
         if over > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // over):
@@ -198,11 +208,8 @@ class CountsParameters(Parameters):
     @property
     @override
     def view(self) -> View:
-        return self._viewed
-
-    def _viewed(self, released: pa.Table, dropped: Dropped | None) -> pa.Table:
-        shown = self.shown
-        return shown.chosen(corrected_table(shown.numbers(released, ended=self.ended), dropped))
+        shown, ended = self.shown, self.ended
+        return lambda table, dropped: shown.chosen(corrected_table(shown.numbers(table, ended=ended), dropped))
 
     @property
     def row_type(self) -> type:
@@ -225,16 +232,15 @@ class CountsParameters(Parameters):
     @override
     def views(self) -> dict[str, Any]:
         """Which rows are shown, and against what; how many windows are added up."""
-        counted_once = self.mechanism.over == "start"
-        return {"top": None, "rising": None, "at_least": None} | ({} if counted_once else {"over": "window"})
+        return {"top": None, "rising": None, "at_least": None} | ({} if self._distinct else {"over": "window"})
 
     @property
     @override
     def person_limits(self) -> tuple[Limit, ...]:
-        if not self._by_person or not self._may_leave_out:
+        if not self._by_person or not self._cuts:
             return ()
         made, thing = self.mechanism, "item" if self._distinct else "contribution"
-        run = made.contributions if self._run_may_leave_out else None
+        run = made.contributions if self._cuts_run else None
         return limits_of(run=run, window=made.contributions_per_window, thing=thing)
 
     @property
@@ -255,9 +261,8 @@ class CountsParameters(Parameters):
         """How many contributions of a person count; None where events are counted."""
         if not self._by_person:
             return None
-        mechanism = self.mechanism
-        in_run, per_window = mechanism.contributions, mechanism.contributions_per_window
-        return Bound(in_run, per_window, self.chooses_randomly, self._run_may_leave_out)
+        made = self.mechanism
+        return Bound(made.contributions, made.contributions_per_window, self.chooses_randomly, self._cuts_run)
 
     @property
     def shares_read(self) -> tuple[int, ...]:
@@ -279,7 +284,7 @@ class CountsParameters(Parameters):
         if (bound := self.bound) is None:
             return None
         made, readings, share = self.dropped_share, counters.get(READINGS, 0), None
-        if not self._may_leave_out:
+        if not self._cuts:
             share = Share(0.0, 0.0, 0.0)
         elif made is not None and readings:
             noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, made.laws, strict=False)]
@@ -290,28 +295,7 @@ class CountsParameters(Parameters):
     @property
     def chooses_randomly(self) -> bool:
         """Whether random contributions of the whole run count."""
-        return self.ended and self._by_person and self._run_may_leave_out
-
-    @property
-    def _may_leave_out(self) -> bool:
-        """Whether a person can have more contributions than count."""
-        in_window = self.mechanism.contributions_per_window
-        return self._run_may_leave_out or (in_window is not None and in_window < self._most_in_window)
-
-    @property
-    def _run_may_leave_out(self) -> bool:
-        """Whether a person can have more contributions in the whole run than count, within the limit of a window."""
-        windows, in_window = 1 if self._distinct else self.steps.count, self._most_in_window
-        if (limit := self.mechanism.contributions_per_window) is not None:
-            windows, in_window = self.steps.count, min(limit, in_window)
-        return windows is None or self.mechanism.contributions < windows * in_window
-
-    @property
-    def _most_in_window(self) -> float:
-        """How many contributions a person can have in a window."""
-        if self.domain is None or len(self.domain) > MOST_IN_WINDOW:
-            return math.inf
-        return len(self.domain)
+        return self.ended and self._by_person and self._cuts_run
 
     @property
     def event_fields(self) -> EventFields:
@@ -320,14 +304,6 @@ class CountsParameters(Parameters):
             user=TEXT if self._by_person else UNREAD,
             value=UNREAD if self.mechanism.max_value is None else WHOLE,
         )
-
-    @property
-    def _by_person(self) -> bool:
-        return self.mechanism.unit == "person"
-
-    @property
-    def _distinct(self) -> bool:
-        return self.mechanism.over == "start"
 
     @property
     def counting_noise(self) -> NoiseSource:
@@ -339,35 +315,108 @@ class CountsParameters(Parameters):
         return found.derive("random contributions") if self.chooses_randomly else found
 
 
+class CountedParameters(Parameters):
+    """Parameters of a question that counts answer, unless another method is asked for.
+
+    Attributes:
+        counts: what answers; None where another method does.
+        follow: what is made of its rows.
+        steps: the windows.
+    """
+
+    counts_type: ClassVar[type[CountsParameters]] = CountsParameters
+    row_type: ClassVar[type]
+    counter: ClassVar[str]
+    of_methods: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    """Arguments that only some methods have, and which."""
+
+    method: str = "counts"
+    counts: CountsParameters | None = None
+    follow: Follow
+    steps: Steps
+
+    def _check_method(self, method: str, *methods: str) -> None:
+        """Take a method; refuse arguments that it does not have.
+
+        Raises:
+            ValueError: there is no such method, or an argument is given that it does not have.
+        """
+        self.method = checks.one_of("method", method, methods)
+        for name, able in self.of_methods.items():
+            if self._given.get(name) is not None and method not in able:
+                raise ValueError(f"{name} must not be given with the method {method}: it is for {' and '.join(able)}")
+
+    def _by_counts(self, **changed: Any) -> None:
+        """Let counts answer, with the arguments that they share with this question, or with others in their place."""
+        shared = inspect.signature(CountsParameters).parameters
+        given = {name: value for name, value in self._given.items() if name in shared} | changed
+        self.counts = self.counts_type(**{name: value for name, value in given.items() if value is not None})
+        self.steps = self.counts.steps
+
+    @override
+    def over_files(self) -> Self:
+        made = copy.copy(self)
+        made.counts = self.counts and self.counts.over_files()
+        return made
+
+    @property
+    @override
+    def view(self) -> View | None:
+        view = None if self.counts is None else self.counts.view
+        return view and (lambda table, dropped: self.follow(view(table, dropped), None))
+
+    @property
+    @override
+    def release(self) -> Mapping[str, Any]:
+        """That of the counts, of which the rows are a view."""
+        return super().release if self.counts is None else self.counts.release
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        return self._other_promise if self.counts is None else self.counts.promise
+
+    @property
+    @override
+    def accuracy(self) -> Accuracy:
+        return self._other_accuracy if self.counts is None else self.counts.accuracy
+
+    @property
+    @abstractmethod
+    def _other_promise(self) -> PrivacyGuarantee:
+        """What another method promises."""
+
+    @property
+    @abstractmethod
+    def _other_accuracy(self) -> Accuracy:
+        """How accurate another method is."""
+
+
 def counted_items(rules: Sequence[Any]) -> list[list[Any]]:
     """Return, by the name of each rule, the items whose people it counts; none for any item."""
     return sorted([rule.name, sorted(rule.items or ())] for rule in rules)
 
 
-def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:
-    """Return how often one unit counts in the whole run, and in a window; None where that is no limit of its own."""
-    if unit == "event":
-        check_limits(unit, max_contributions=limit, max_per_window=per_window)
-        return 1, None
+def _contributions(given: int | None, per_window: int | None, windows: int) -> tuple[int, int | None]:
+    """Return how often a person counts in the whole run, and in a window; None where that is no limit of its own."""
+    limit = USUAL_CONTRIBUTIONS if given is None else given
     limit = checks.integer("max_contributions", limit, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
     if per_window is None:
         return limit, None
     if checks.integer("max_per_window", per_window, minimum=1) >= limit:
         raise ValueError(f"max_per_window must be < {limit}, max_contributions, got {per_window}")
-    return (limit if windows is None else min(limit, windows * per_window)), per_window
+    return min(limit, windows * per_window), per_window
 
 
-def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, windows: int | None) -> None:
+def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, windows: int) -> None:
     """Check which rows are to be shown; `windows` are those of the run, or of a period that is renewed."""
-    if rising is not None and mechanism.over != "window":
-        raise ValueError("rising must not be given where counts span windows")
-    if rising is not None and checks.integer("rising", rising, minimum=1) > MOST_RISING:
-        raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
-    if rising is not None and windows is not None and rising >= windows:
-        raise ValueError(
-            f"rising must be < {windows}, the number of windows of the run or of a period that is renewed, got "
-            f"{rising}: no window would have one to be compared with"
-        )
+    if rising is not None:
+        if mechanism.over != "window":
+            raise ValueError("rising must not be given where counts span windows")
+        checks.integer("rising", rising, minimum=1, maximum=MOST_RISING)
+        if rising >= windows:
+            of = "the number of windows of the run or of a period that is renewed"
+            raise ValueError(f"rising must be < {windows}, {of}, got {rising}: no window has one to be compared with")
     noise = mechanism.stddev(mechanism.horizon or 1)
     if at_least is not None and checks.integer("at_least", at_least, minimum=1) < noise:
         raise ValueError(

@@ -1,10 +1,10 @@
-"""The stages that split events by window and person, bound what one person contributes, and count what they drop."""
+"""Events by window and shard of people, and what counts of them: of what one person sends, so much as limits allow."""
 
 from __future__ import annotations
 
-import struct
+import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -19,29 +19,143 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
+    KeyedBatch,
+    Names,
     StepKey,
+    distinct_in_order,
     encode,
+    first_of_run,
+    in_order,
     named,
     people_key,
     rows_of,
+    string_buffers,
     take_arguments,
+    totals,
 )
-from privstream.transforms.counters import CLOSED, count_dropped
-from privstream.transforms.people.bound import (
-    ITEM_ORDER,
-    EventSplitter,
-    added_up,
-    bound_people,
-    draws_of_pairs,
-)
+from privstream.transforms.counters import CLOSED, count_dropped, counter
 from privstream.transforms.timing.clock import Closed, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
+THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
+"""Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
 
-class SplitEvents(EventSplitter, beam.DoFn):
-    """Splits events by step and shard of people."""
+
+def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
+    """Count the values that limits change, and how much of the sum of all "values" this takes away: both are exact.
+
+    Amounts are in thousandths of the largest limit, each rounded on its own: how values lie in batches changes nothing.
+    "contributions" are sums of values that have been counted as they were read.
+    """
+    counter(f"{name}_clipped").inc(int((within != values).sum()))
+    unit = max(map(abs, limits)) / THOUSANDTHS
+    amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
+    came, lost = (int(amount.sum()) for amount in amounts)
+    counter(f"{name}_summed").inc(len(values))
+    counter("sums_before_limit").inc(came if name == "values" else 0)
+    counter("sums_over_limit").inc(lost)
+
+
+class SplitEvents(beam.DoFn):
+    """Turn checked Arrow batches (see `EventFields.schema`) into encoded `EventBatch`es, by step and shard of people.
+
+    What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed 64-bit
+    hashes, or, with `positions`, items become their codes in `domain`; texts of items go along.
+    Users that are numbers stay these. Values are clipped to `limits`, without which they are not read, and those that
+    were outside are counted. Where no user is read, the item stands for it: shards are those of items.
+
+    Args:
+        domain: has the `codes` of events, -1 for those that do not count: see `Domain`.
+    """
+
+    noise: NoiseSource
+    shards = 1
+    domain: Any = None
+    positions = False
+    limits: tuple[float, float] | None = None
+    other = "events_outside_domain"
+    """The counter of events without a code."""
+
+    def __init__(self, *, steps: Steps, **given: Any) -> None:
+        self.steps = steps
+        take_arguments(self, given)
+        self.events = counter("events")
+        self.events_usable = counter("events_usable")
+        self.outside = counter("events_outside_run")
+        self.others = counter(self.other)
+
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        """Return the events that count, of which codes are at least 0, their steps and codes: those of the domain."""
+        if codes is None:
+            codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
+        public = np.flatnonzero(codes >= 0)
+        places, steps = self.steps.assign(batch["time"].to_numpy()[public])
+        rows = public[places]
+        self.events.inc(len(codes))
+        self.others.inc(len(codes) - len(public))
+        self.outside.inc(len(public) - len(rows))
+        self.events_usable.inc(len(rows))
+        return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows)), steps, codes[rows]
+
+    @override
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        batch, steps, codes = self.usable(batch)
+        if not len(steps):
+            return
+        hashes, texts = None, None
+        if self.positions:
+            items = codes.astype(np.uint64)
+        else:  # a code per row, and per code the item, increasing, and perhaps its text
+            coded = batch["item"].dictionary_encode()
+            hashes = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(coded.dictionary)))
+            ordered = np.argsort(hashes)
+            code_of = np.empty(len(ordered), np.int64)
+            code_of[ordered] = np.arange(len(ordered))
+            codes, hashes = code_of[coded.indices.to_numpy()], hashes[ordered]
+            items = hashes[codes]
+            texts = coded.dictionary.take(pa.array(ordered))
+        users, values = items, None
+        if "user" in batch.schema.names:
+            given = batch["user"]
+            if pa.types.is_integer(given.type):
+                users = given.to_numpy().astype(np.uint64)
+            else:
+                users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(given)))
+        if self.limits is not None and "value" in batch.schema.names:
+            given = batch["value"].to_numpy()
+            values = np.clip(given, *self.limits)
+            count_clipped("values", given, values, self.limits)
+        order, parts = by_step_and_shard(steps, users, self.shards)
+        users, items, codes, times = users[order], items[order], codes[order], batch["time"].to_numpy()[order]
+        values = None if values is None else values[order]
+        for to, part in parts:
+            names = Names.none()
+            if hashes is not None and texts is not None:
+                held = distinct_in_order(codes[part])
+                names = Names.of(hashes[held], texts.take(pa.array(held)))
+            some = None if values is None else values[part]
+            found = EventBatch(users[part], items[part], times[part], names, some)
+            yield to.to_bytes(), (len(found.users), encode(found))
+
+
+def by_step_and_shard(
+    steps: np.ndarray, users: np.ndarray, shards: int
+) -> tuple[np.ndarray, list[tuple[StepKey, slice]]]:
+    """Return an order of events, at least one, by step and shard of people, and which ordered ones are in each."""
+    shard = (users % np.uint64(shards)).astype(np.int64)
+    codes = steps - steps.min()
+    if int(codes.max()) < (1 << 16) // shards:  # few are sorted by their digits
+        order = np.argsort((codes * shards + shard).astype(np.uint16), kind="stable")
+    else:
+        order = np.lexsort((shard, steps))
+    starts = np.flatnonzero(first_of_run(steps[order], shard[order]))
+    keys = map(StepKey, steps[order[starts]].tolist(), shard[order[starts]].tolist())
+    parts = itertools.starmap(slice, itertools.pairwise([*starts.tolist(), len(order)]))
+    return order, [*zip(keys, parts, strict=True)]
 
 
 class SplitByRules(SplitEvents):
@@ -68,46 +182,109 @@ class SplitByRules(SplitEvents):
         return met
 
 
-_PART = struct.Struct(">I")
+ITEM_ORDER = "item order"
+"""The noise that draws the random order of a person's items in a window."""
+
+
+class Kept(NamedTuple):
+    """What is kept of events."""
+
+    rows: np.ndarray  # one for each item of a person that is kept, person by person, in the order of their numbers
+    ranks: np.ndarray  # uint16, the places of these in a random order of the person's; zeros where nobody asks for it
+    dropped: int  # how many items of people are not kept, however often and in whichever batches they came
+
+
+def draws_of_pairs(noise: NoiseSource, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return a random word for each pair of a person and an item, uint64: a function of the pair and the noise key."""
+    return np.asarray(noise.words(np.stack([users, items], axis=1))[:, 0, 0])
+
+
+def bound_people(
+    users: np.ndarray,
+    items: np.ndarray,
+    *,
+    limit: int,
+    draws: Callable[[np.ndarray], np.ndarray],
+    ranked: bool = True,
+) -> Kept:
+    """Choose rows such that each person keeps at most `limit` distinct items, random ones.
+
+    What is kept is a function of each person's own events, the limit and the draws (of each pair of person and item)
+    alone, whatever their order in the input. Unless they are `ranked`, only people above the limit need draws.
+    """
+    order = in_order(users)
+    kept = first_of_run(users[order])
+    kept[:-1] &= kept[1:]
+    others = np.flatnonzero(~kept)  # most have one event in a window: nothing to choose, nothing to draw
+    if not len(others):
+        return Kept(order, np.zeros(len(order), np.uint16), 0)
+    many = order[others]
+    person, held = np.cumsum(first_of_run(users[many])) - 1, items[many]
+    pairs = sorted_in_groups(person, held)
+    pairs = pairs[first_of_run(person[pairs], held[pairs])]  # one row for each item of a person
+    chosen, ranks = np.ones(len(pairs), bool), np.zeros(len(order), np.uint16)
+    drawn = np.arange(len(pairs)) if ranked else np.flatnonzero((np.bincount(person[pairs]) > limit)[person[pairs]])
+    some = pairs[drawn]
+    place = place_in_run(person[some], np.lexsort((held[some], draws(many[some]), person[some])))
+    chosen[drawn] = place < limit
+    kept[others[pairs[chosen]]] = True
+    if ranked:
+        ranks[others[some]] = place
+    return Kept(order[kept], ranks[kept], int(len(pairs) - chosen.sum()))
+
+
+def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the order by group, at least 0, and in each by numbers, uint64: what `lexsort` gives, in less time."""
+    free = 64 - int(groups.max(initial=0)).bit_length()
+    cut = max(0, int(numbers.max(initial=0)).bit_length() - free)
+    words = (groups.astype(np.uint64) << np.uint64(min(free, 63))) | (numbers >> np.uint64(cut))
+    order = in_order(words)
+    words, ordered = words[order], numbers[order]
+    sorted_ = np.all((ordered[1:] >= ordered[:-1]) | (words[1:] != words[:-1]))
+    return order if sorted_ else np.lexsort((numbers, groups))
+
+
+def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return for each row how many rows of the same person come before it in `order`, which sorts by person."""
+    first = np.flatnonzero(first_of_run(users[order]))
+    lengths = np.diff(np.append(first, len(order)))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(first, lengths)
+    return place
+
+
+def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return for each row the sum, int64, of the whole numbers in all rows with its person and item."""
+    order = np.lexsort((items, users))
+    first = first_of_run(users[order], items[order])
+    pairs = np.empty(len(order), np.int64)
+    pairs[order] = np.cumsum(first) - 1
+    return totals(pairs, values.astype(np.int64), int(first.sum()))[pairs]
+
+
+def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the row of the last event of each person; of several at one time, that of the least item."""
+    order = np.lexsort((items, -times, users))
+    rows: np.ndarray = order[first_of_run(users[order])]
+    return rows
+
+
+PARTS = 64
+"""Into so many parts people are parted, by the first bits of their hashes; also stands for all of them."""
+
 PART_ROWS = 1 << 17
-"""Rows of a record, about, where people are parted."""
+"""Rows of what people have in a window, from which on they are parted."""
 
 
-class PartOfPeople(NamedTuple):
-    """The people whose hashes begin with some bits: as many as there are, and the number that they are."""
-
-    bits: int
-    number: int
-
-    def to_bytes(self) -> bytes:
-        """Encode."""
-        return _PART.pack((1 << self.bits) + self.number)
-
-    @classmethod
-    def split_off(cls, record: bytes) -> tuple[PartOfPeople, bytes]:
-        """Return the part at the beginning of a record, and what follows it."""
-        (code,) = _PART.unpack_from(record)
-        bits = code.bit_length() - 1
-        return cls(bits, code & ((1 << bits) - 1)), record[_PART.size :]
-
-    def meets(self, other: PartOfPeople) -> bool:
-        """Tell whether somebody can be in both parts: the bits of one begin with those of the other."""
-        bits = min(self.bits, other.bits)
-        return self.number >> (self.bits - bits) == other.number >> (other.bits - bits)
-
-    def rows(self, users: np.ndarray) -> np.ndarray:
-        """Return the rows of its people, increasing; `users`: uint64 hashes."""
-        if not self.bits:
-            return np.arange(len(users))
-        return np.flatnonzero(users >> np.uint64(64 - self.bits) == np.uint64(self.number))
-
-
-def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBatch]]:
-    """Yield what people have in parts of people, each of `PART_ROWS` rows about; as it is if it has no more."""
-    bits = (max(0, len(held.users) - 1) // PART_ROWS).bit_length()
-    for number in range(1 << bits):
-        part = PartOfPeople(bits, number)
-        yield part, named(rows_of(held, part.rows(held.users))) if bits else held
+def parts_of_people(held: HolderBatch) -> Iterator[bytes]:
+    """Yield what people, in order, have in a window: behind the number of their part, or as one, behind `PARTS`."""
+    if len(held.users) <= PART_ROWS:
+        yield bytes([PARTS]) + encode(held)
+        return
+    edges = np.searchsorted(held.users >> np.uint64(58), np.arange(PARTS + 1, dtype=np.uint64)).tolist()
+    for number, (start, end) in enumerate(itertools.pairwise(edges)):
+        if start < end:
+            yield bytes([number]) + encode(named(rows_of(held, slice(start, end))))
 
 
 class BoundEvents(beam.DoFn):
@@ -139,9 +316,9 @@ class BoundPerWindow(BoundEvents):
     """Events in, bounded holdings out, with sums of values if any.
 
     They go to one clock, `counted` where nobody asks whose they are; or `by_people`, for what bounds the whole run, by
-    shard of people; `in_parts`, large ones as several records (see `PartOfPeople`). Of a person random items are kept.
-    Unless they are `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if
-    they are `distinct`, and count once in it; otherwise each step has its own.
+    shard of people; `in_parts`, large ones as several records. Of a person random items are kept. Unless they are
+    `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if they are
+    `distinct`, and count once in it; otherwise each step has its own.
     """
 
     noise: NoiseSource
@@ -174,8 +351,8 @@ class BoundPerWindow(BoundEvents):
         elif not self.in_parts:
             yield people_key(key.shard), stepped(key.step, encode(held))
         else:
-            for part, some in parts_of_people(held):
-                yield people_key(key.shard), stepped(key.step, part.to_bytes() + encode(some))
+            for part in parts_of_people(held):
+                yield people_key(key.shard), stepped(key.step, part)
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:

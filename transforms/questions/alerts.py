@@ -17,8 +17,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, alerts
-from privstream.transforms.counts.counted import CountedParameters
-from privstream.transforms.counts.keyed_counts import counted_items
+from privstream.transforms.counts.keyed_counts import CountedParameters, counted_items
 from privstream.transforms.parameters import within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import Alert

@@ -13,7 +13,7 @@ from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.rules import trending
-from privstream.transforms.counts.counted import CountedParameters
+from privstream.transforms.counts.keyed_counts import CountedParameters
 from privstream.transforms.parameters import limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import HeavyHitter

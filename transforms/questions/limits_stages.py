@@ -105,7 +105,7 @@ class SuggestLimits(PrivateTransform):
         if not events.is_bounded:
             raise ValueError("events must be a bounded collection: limits are chosen from all of them")
         noise = self.noise.derive("limits", self.steps.label)
-        split = SplitEvents(steps=self.steps, noise=noise, shards=self.shards, named=False)
+        split = SplitEvents(steps=self.steps, noise=noise, shards=self.shards)
         total = (
             apply_dofn(self.read(events, apply_dofn), split, KeyedBatch)
             | "ByPeople" >> beam.Map(by_people).with_output_types(tuple[bytes, Waiting])

@@ -19,8 +19,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, first_of_run
 from privstream.transforms.counters import count_dropped
-from privstream.transforms.people.bound import last_of_each
-from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts
+from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts, last_of_each
 from privstream.transforms.questions.queries import BETA, QueriesParameters
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.elements import set_aside, text_of

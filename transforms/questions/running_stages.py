@@ -22,13 +22,13 @@ from privstream.transforms.batches import (
     people_key,
 )
 from privstream.transforms.counters import count_dropped
-from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import (
     BoundEvents,
     LimitRows,
     SplitEvents,
     add_counts,
     encode_counts,
+    place_in_run,
 )
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.stages import PeopleTransform

@@ -12,7 +12,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.counts import ranked
-from privstream.transforms.counts.counted import CountedParameters
+from privstream.transforms.counts.keyed_counts import CountedParameters
 from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem

@@ -31,7 +31,7 @@ from privstream.transforms.reading.fields import (
     null_rows,
     unchecked_text,
 )
-from privstream.transforms.timing.calendar import LAST_YEAR, read_zone
+from privstream.transforms.timing.steps import LAST_YEAR, read_zone
 
 SECONDS = int((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
 SCAN = 12 * 3600

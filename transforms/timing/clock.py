@@ -40,21 +40,16 @@ def on_clock(step: int, batch: bytes) -> Keyed:
 
 
 class WithClock(beam.PTransform[Any, Any]):
-    """Add to keyed records (see `stepped`) what starts the clock of each key; goes before `StepFn`.
-
-    Args:
-        steps: with a first step; an end may be missing if the input is unbounded.
-        names: the keys, which are public.
+    """Add to keyed records (see `stepped`) what starts the clock of each key of public `names`; goes before `StepFn`.
 
     Raises:
-        ValueError: `end` is missing although the input is bounded: its watermark jumps to the end of time, and every
-            window up to then would be published.
+        ValueError: the steps have no end although the input is bounded: its watermark jumps to the end of time, and
+            every window up to then would be published.
     """
 
     def __init__(self, steps: Steps, names: Iterable[bytes] = (ONE_KEY,)) -> None:
         super().__init__()
-        self.steps = steps
-        self.names = tuple(names)
+        self.steps, self.names = steps, tuple(names)
 
     @override
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
@@ -71,12 +66,11 @@ def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None
 
     Beam's protocol and its portable runners know such timers; Beam's `set` for Python always holds at the time at which
     the timer fires. So the timer is encoded here, the way `set` of `bundle_processor.OutputTimer` does it.
-    BundleBasedDirectRunner, the one runner with other timers, holds the watermark for none.
 
     Raises:
         RuntimeError: Beam writes timers in another way than the release that privstream is pinned to.
     """
-    if isinstance(timer, RuntimeTimer):
+    if isinstance(timer, RuntimeTimer):  # of a runner without holds
         timer.set(fire, dynamic_timer_tag=tag)
         return
     try:
@@ -146,9 +140,10 @@ Closed = tuple[bytes, Iterable[tuple[int, bytes]]]
 class StampBatches(beam.DoFn):
     """Send a batch into the window that ends at the decision of its step, and count its events."""
 
+    sent = Metrics.counter("privstream", SENT)
+
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        self.sent = Metrics.counter("privstream", SENT)
 
     @override
     def process(self, element: KeyedBatch, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:

@@ -7,7 +7,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +18,6 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
     BagStateSpec,
     ReadModifyWriteStateSpec,
-    StateSpec,
     TimerSpec,
     on_timer,
 )
@@ -29,14 +27,14 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed, take_arguments
-from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer
-from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+from privstream.transforms.timing.clock import NO_TIME, RULE, SEED, STEP, set_timer
+from privstream.transforms.timing.steps import END_OF_TIME, Steps
 
 CACHED_KEYS = 64
 LEAST_COMPACTION = 65_536  # bytes
 NOTHING = -(1 << 62)  # before any step
 NEVER = 1 << 62
-PROGRESS = 2
+PROGRESS = 3
 """The version of `Progress`."""
 
 BLOCKS = (1, 16, 256, 4096, 65_536)
@@ -56,27 +54,15 @@ WHAT_TO_DO = (
 
 @dataclass
 class Progress:
-    """How far a key is: the small part of its state, read every time and written with every change.
+    """How far a key is: the small part of its state, read every time and written with every change."""
 
-    Attributes:
-        version: random; new whenever any state of the key changes.
-        handled: the last step handled, or NOTHING.
-        last: the last step that will be handled, where that turns out only while the key lives; NEVER before.
-        waiting: bytes in the bag of records, and
-        outdated: how many of them belong to steps that have been handled.
-        log: bytes in the log, and
-        compacted: how many there were after it was last rewritten.
-        options: what stands for the options of the run.
-    """
-
-    version: bytes = b""
-    handled: int = NOTHING
-    last: int = NEVER
-    waiting: int = 0
-    outdated: int = 0
-    log: int = 0
-    compacted: int = 0
-    options: bytes = b""
+    version: bytes = b""  # random; new whenever any state of the key changes
+    handled: int = NOTHING  # the last step handled
+    last: int = NEVER  # the last step that will be handled, where that turns out only while the key lives
+    waiting: int = 0  # bytes in the bag of records
+    log: int = 0  # bytes in the log
+    compacted: int = 0  # how many there were after it was last rewritten
+    options: bytes = b""  # what stands for the options of the run
 
 
 class Cells(NamedTuple):
@@ -98,12 +84,9 @@ class Known:
 
 
 class Stepped(NamedTuple):
-    """What handling a step gave.
+    """What handling a step gave: the state after it, and what is sent on.
 
-    Attributes:
-        state: after it.
-        outputs: what is sent on.
-        change: returns what to append to the log, nothing if nothing has changed; None to write the state anew.
+    `change` returns what to append to the log, nothing if nothing has changed; None to write the state anew.
     """
 
     state: Any
@@ -120,10 +103,9 @@ class StepFn(beam.DoFn, ABC):
     """Handle each window of a key once, in order, empty ones too, when its decision time has come.
 
     A seed (see `WithClock`) starts the clock of a key: data neither start nor move it. So when a step is handled
-    depends on the watermark alone. The clock is an event-time timer that goes from step to step. If the watermark
-    jumps, further timers at the ends of blocks of steps let one call handle many of them; runners may fire them in any
-    order. Outputs have the last moment of their window as timestamp, at which the timer of the next step holds the
-    watermark until that step is handled.
+    depends on the watermark alone. The clock is an event-time timer that goes from step to step; if the watermark
+    jumps, others at the ends of blocks of steps, fired in any order, let one call handle many. Outputs have the last
+    moment of their window as timestamp, at which the timer of the next step holds the watermark until it is handled.
 
     When the input of an unbounded clock ends, it stops at the end of a block: at most two blocks of `UNBOUNDED_BLOCKS`
     more are handled, as many as the position of the clock says: which steps have events must not show in how many are.
@@ -153,16 +135,14 @@ class StepFn(beam.DoFn, ABC):
             _declare_states(cls, state)
 
     def __init__(self, *, steps: Steps, timer_offset: int, **given: Any) -> None:
-        self.steps = steps
-        self.timer_offset = timer_offset
+        self.steps, self.timer_offset = steps, timer_offset
         take_arguments(self, given)
         if self.counter:
             self.published = Metrics.counter("privstream", self.counter)
         self.behind = Metrics.counter("privstream", "batches_behind")
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._cache: OrderedDict[bytes, Known] = OrderedDict()
-        self._before = steps.first - 1
-        self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
+        self._before, self._last = steps.first - 1, steps.last
         self._blocks: tuple[int, ...] = UNBOUNDED_BLOCKS if steps.end is None else BLOCKS
 
     @abstractmethod
@@ -185,8 +165,7 @@ class StepFn(beam.DoFn, ABC):
 
     def snapshot(self, state: Any) -> bytes:
         """Encode a state."""
-        data: bytes = self.mechanism.snapshot(state)
-        return data
+        return bytes(self.mechanism.snapshot(state))
 
     def restore(self, data: bytes) -> Any:
         """Decode a state."""
@@ -202,14 +181,14 @@ class StepFn(beam.DoFn, ABC):
 
     def noise_of(self, step: int) -> NoiseSource:
         """Return the noise of a step: another one after everything has started afresh."""
-        return self.noise if self.steps.renewal is None else self.steps.renewed(self.noise, step)
+        return self.steps.renewed(self.noise, step)
 
     def run(
         self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
     ) -> Iterator[tuple[int, Stepped]]:
         """Handle steps one after the other."""
         for step in steps:
-            renewed = self.steps.renewal is not None and self.steps.starts_afresh(step - 1, step)
+            renewed = step > self.steps.first and step == self.steps.first_of_period(step)
             state = self.afresh(key, state) if renewed else state
             found = Stepped(*self.step(key, step, batches.get(step, []), state))
             state = found.state
@@ -237,18 +216,17 @@ class StepFn(beam.DoFn, ABC):
                 if self.steps.end is None:
                     cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
                 self._set_timers(cells.due, self._before, None)
-            self.close(key, known, cells)
-            return
-        step: int = STEP.unpack_from(record)[0]
-        if not self._before < step <= self._last:
-            raise ValueError("step of a batch must be in the run")
-        if step <= progress.handled or progress.handled >= progress.last:  # `CloseWindows` lets none come that late
-            self.behind.inc()
-            return
-        cells.waiting.add(record)
-        known.records.setdefault(step, []).append(record)
-        progress.waiting += len(record)
-        self.close(key, known, cells)
+        else:
+            step: int = STEP.unpack_from(record)[0]
+            if not self._before < step <= self._last:
+                raise ValueError("step of a batch must be in the run")
+            if step <= progress.handled or progress.handled >= progress.last:  # `CloseWindows` lets none come that late
+                self.behind.inc()
+                return
+            cells.waiting.add(record)
+            known.records.setdefault(step, []).append(record)
+            progress.waiting += len(record)
+        self._close(key, known, cells)
 
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come; several timers, in any order, may have called for them."""
@@ -258,14 +236,14 @@ class StepFn(beam.DoFn, ABC):
         due = min(self.steps.latest(time.micros, self.timer_offset), last)
         if self.block_end(0, due - 1) != due:
             due = self.steps.first_of_period(due) - 1
-        over = self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000
+        over = self.steps.end is None and time.micros >= NO_TIME.micros
         if before >= last or before == NOTHING or (before >= due and not over):
             if len(self._cache) < CACHED_KEYS:  # nothing has changed
                 self._cache[key] = known
             return
         if over:  # the input of an unbounded clock has ended
             progress.last = self.over(progress, known.records)
-            self.close(key, known, cells)
+            self._close(key, known, cells)
             return
         batches = {step: known.records.pop(step) for step in sorted(known.records) if step <= due}
         given = {step: sorted(record[STEP.size :] for record in some) for step, some in batches.items()}
@@ -280,37 +258,24 @@ class StepFn(beam.DoFn, ABC):
                 changes.append(found.change())
         self.handled.inc(due - before)
         progress.handled = due
-        progress.outdated += sum(len(record) for some in batches.values() for record in some)
         if due < last:
             self._write_log(known, changes, cells)
             self._set_timers(cells.due, due, before)
         else:
             cells.log.clear()
             self.behind.inc(sum(map(len, known.records.values())))
-            known.state, known.records = None, {}
-            progress.log, progress.compacted, progress.outdated = 0, 0, progress.waiting
-        self.close(key, known, cells)
-
-    @contextmanager
-    def usable(self) -> Iterator[None]:
-        """Say whose state cannot be used, and what to do, where it cannot: the bundle fails, and changes nothing."""
-        try:
-            yield
-        except SnapshotError as error:
-            raise SnapshotError(f"state of {type(self).__name__} cannot be used: {error}. {WHAT_TO_DO}") from error
-
-    def close(self, key: bytes, known: Known, cells: Cells) -> None:
-        """Write how far a key is after a change, under a version of its own, and cache its state.
-
-        Waiting records are dropped if half of them are outdated.
-        """
-        progress = known.progress
-        if progress.outdated and 2 * progress.outdated >= progress.waiting:
+            known.state, known.records, progress.log, progress.compacted = None, {}, 0, 0
+        left = [record for some in known.records.values() for record in some]
+        if 2 * (size := sum(map(len, left))) <= progress.waiting > 0:  # at least half of what waits has been handled
             cells.waiting.clear()
-            left = [record for some in known.records.values() for record in some]
             for record in left:
                 cells.waiting.add(record)
-            progress.waiting, progress.outdated = sum(map(len, left)), 0
+            progress.waiting = size
+        self._close(key, known, cells)
+
+    def _close(self, key: bytes, known: Known, cells: Cells) -> None:
+        """Write how far a key is after a change, under a version of its own, and cache its state."""
+        progress = known.progress
         progress.version, progress.options = secrets.token_bytes(12), self.options
         cells.progress.write(pack("progress", PROGRESS, vars(progress)))
         if known.state is not NOT_DECODED:
@@ -335,8 +300,8 @@ class StepFn(beam.DoFn, ABC):
         An error leaves nothing cached.
 
         Raises:
-            SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options: a key never
-                begins anew for that. It quotes nothing.
+            SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options. The bundle
+                fails and changes nothing: a key never begins anew for that. The error quotes nothing.
         """
         try:
             data = cells.progress.read()
@@ -359,9 +324,8 @@ class StepFn(beam.DoFn, ABC):
                     known.records.setdefault(step, []).append(record)
             return known
         except NOT_OF_THIS_VERSION as error:
-            if isinstance(error, SnapshotError):
-                raise
-            raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
+            why = error if isinstance(error, SnapshotError) else f"it cannot be decoded ({type(error).__name__})"
+            raise SnapshotError(f"state of {type(self).__name__} cannot be used: {why}. {WHAT_TO_DO}") from error
 
     def _write_log(self, known: Known, changes: list[bytes] | None, cells: Cells) -> None:
         """Append to the log, or write it anew."""
@@ -394,8 +358,7 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
     ) -> None:
         if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
             raise ValueError(RULE)
-        with self.usable():
-            self.keep(element, Cells(waiting, progress, log, due))
+        self.keep(element, Cells(waiting, progress, log, due))
 
     @on_timer(due)
     def on_due(
@@ -407,9 +370,8 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
-        with self.usable():
-            yield from self.tick(key, time, Cells(waiting, progress, log, due))
+        yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
-    declared: tuple[StateSpec | TimerSpec, ...] = (waiting, progress, log, due)
-    for name, value in {**{spec.name.upper(): spec for spec in declared}, "process": process, "on_due": on_due}.items():
+    specs = {"WAITING": waiting, "PROGRESS": progress, "LOG": log, "DUE": due}
+    for name, value in {**specs, "process": process, "on_due": on_due}.items():
         setattr(cls, name, value)

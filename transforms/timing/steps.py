@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
-from datetime import date
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
-from privstream.transforms.timing.calendar import Calendar, iso
 
 if TYPE_CHECKING:
     from apache_beam.utils.timestamp import Timestamp
@@ -21,7 +23,7 @@ Seconds = float
 """A duration in seconds."""
 
 Length = float | str
-"""Of a window: seconds, or so many days, weeks, months or years of a calendar: see `calendar.Calendar`."""
+"""Of a window: seconds, or so many days, weeks, months or years of a calendar: see `Calendar`."""
 
 Moment = float
 """A point in time: seconds since 1970 UTC."""
@@ -29,17 +31,28 @@ Moment = float
 Span = str | float
 """What a count is about: a "window", all since the "start", or so many seconds, or units of a calendar."""
 
-LAST_MOMENT = 253_402_300_799
-"""That a calendar has, in seconds since 1970."""
-
 MICROS = 1_000_000
-HOUR, DAY = 3_600 * MICROS, 86_400 * MICROS
 MILLISECOND = 1_000  # the finest step of event time on every runner
+HOUR, DAY = 3_600 * MICROS, 86_400 * MICROS
+LAST_MOMENT = 253_402_300_799  # of a calendar, in seconds since 1970
 MOST_WINDOWS = 1 << 20
 """Of a run, or of a budget period."""
 
 STAGES = 10  # more than the dataflow has
 END_OF_TIME = 9_223_371_950_454_774_999  # the last moment at which a timer fires: that of Beam's GlobalWindow
+
+UNITS = {"day": DAY, "week": 7 * DAY, "month": 2_629_746 * MICROS, "year": 31_556_952 * MICROS}
+"""How long units of a calendar are on average, in microseconds."""
+
+MONTHS = {"month": 1, "year": 12}
+EPOCH = date(1970, 1, 1)
+LAST_YEAR = 2200
+SURE_DAY = 28  # every month has it
+FORM = re.compile(r"(\d{1,4})(day|week|month|year)s?(?: (\S+))?")
+RULE = (
+    "must be a number of seconds, or a text of whole days, weeks, months or years of a calendar, such as 1month, "
+    "2weeks or 1day, with a time zone behind it if that is not UTC, such as 1month Europe/Berlin"
+)
 
 
 def timestamp(micros: int) -> Timestamp:
@@ -47,6 +60,11 @@ def timestamp(micros: int) -> Timestamp:
     from apache_beam.utils.timestamp import Timestamp  # noqa: PLC0415 - late: plans of windows need no Beam
 
     return Timestamp(micros=micros)
+
+
+def iso(micros: int) -> str:
+    """Write a moment, in microseconds since 1970 UTC, as people do."""
+    return f"{(datetime(1970, 1, 1) + timedelta(microseconds=int(micros))).isoformat()}Z"
 
 
 def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
@@ -58,28 +76,130 @@ def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
     return micros
 
 
-def check_moment(name: str, given: object) -> float:
-    """Return a point in time in seconds since 1970; the error of a text or a date says how it becomes one."""
+def read_moment(name: str, given: object) -> int:
+    """Return a point in time in microseconds; the error of a text or a date says how it becomes seconds since 1970."""
     if isinstance(given, str | date):
         kind = "text" if isinstance(given, str) else type(given).__name__
         raise TypeError(f"{name} must be a number of seconds since 1970, got {kind}: datetime.timestamp() gives it")
     if (seconds := checks.real(name, given)) > LAST_MOMENT:
         raise ValueError(f"{name} must be a number of seconds since 1970, before the year 10000, got {given}")
-    return seconds
+    return to_micros(name, seconds, minimum=0)
+
+
+def read_zone(name: str) -> ZoneInfo:
+    """Return a zone of the IANA database."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"time_zone must be an IANA time zone such as Europe/Berlin or UTC, got {name!r}") from None
+
+
+class Calendar(NamedTuple):
+    """So many days, weeks, months or years of a calendar in an IANA time zone."""
+
+    number: int
+    unit: str
+    zone: str
+
+    @classmethod
+    def parse(cls, text: str, name: str = "window", zone: str = "UTC") -> Calendar:
+        """Return what a text means that is the argument `name`; `zone` is that of a text which names none.
+
+        >>> str(Calendar.parse("2weeks")), str(Calendar.parse("1month Europe/Berlin"))
+        ('2 weeks in UTC', '1 month in Europe/Berlin')
+        """
+        found = FORM.fullmatch(text)
+        if found is None or not int(found[1]):
+            raise ValueError(f"{name} {RULE}, got {text!r}")
+        made = cls(int(found[1]), found[2], found[3] or zone)
+        read_zone(made.zone)
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.number:,} {self.unit}{'s' * (self.number != 1)} in {self.zone}"
+
+    @property
+    def length(self) -> int:
+        """How long it is on average, in microseconds."""
+        return self.number * UNITS[self.unit]
+
+    def times(self, other: Calendar) -> int | None:
+        """Return how many of the other's windows, one after the other, are one of these; None if no number is.
+
+        >>> [Calendar.parse("1year").times(Calendar.parse(other)) for other in ("3months", "5months", "1day")]
+        [4, None, None]
+        """
+        number, rest = divmod(self.length, other.length)
+        alike = (self.unit in MONTHS, self.zone) == (other.unit in MONTHS, other.zone)
+        return number if alike and not rest else None
+
+    def since(self, start: int) -> str:
+        """Return, in words, all windows that follow each other so that one of them begins at `start`.
+
+        The words are the same for whichever of these windows it is.
+
+        >>> Calendar.parse("1month").since(1_768_435_200_000_000)  # 15 January 2026
+        '1 month in UTC, counted from 1970-01-15'
+        """
+        day = self._day(start)
+        if self.unit in MONTHS:
+            months = (12 * (day.year - EPOCH.year) + day.month - 1) % (self.number * MONTHS[self.unit])
+            first = date(EPOCH.year + months // 12, months % 12 + 1, day.day)
+        else:
+            first = EPOCH + (day - EPOCH) % timedelta(microseconds=self.length)
+        return f"{self}, counted from {first}"
+
+    def _day(self, moment: int) -> date:
+        return datetime.fromtimestamp(moment / MICROS, UTC).astimezone(read_zone(self.zone)).date()
+
+    def _after(self, day: date) -> date:
+        if self.unit not in MONTHS:
+            return day + timedelta(microseconds=self.length)
+        years, month = divmod(day.month - 1 + self.number * MONTHS[self.unit], 12)
+        return day.replace(year=day.year + years, month=month + 1)
+
+    @lru_cache(maxsize=64)  # noqa: B019 - calendars are few, and values
+    def starts(self, start: int) -> np.ndarray:
+        """Return the starts of all windows from one on until the year 2200, in microseconds, read-only.
+
+        Raises:
+            ValueError: no window of a calendar starts at `start`.
+        """
+        zone, days = read_zone(self.zone), [self._day(start)]
+
+        def moment(day: date) -> int:
+            """Return when a day begins; where clocks leave out midnight, that is the moment at which they do."""
+            return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) * MICROS
+
+        if (first := moment(days[0])) != start:
+            raise ValueError(f"start must be where a day begins in {self.zone}, such as {iso(first)}, got {iso(start)}")
+        if self.unit in MONTHS and days[0].day > SURE_DAY:
+            raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {days[0].day}")
+        while days[-1].year < LAST_YEAR:
+            days.append(self._after(days[-1]))
+        found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
+        found.flags.writeable = False
+        return found
+
+    def windows(self, start: int, until: int) -> int:
+        """Return how many windows, at least one, are between two moments, at which one begins and one ends."""
+        starts = self.starts(start)
+        last = int(np.searchsorted(starts, until))
+        if last == 0:
+            raise ValueError("end must leave room for one window after start")
+        if last == len(starts) or starts[last] != until:
+            near = " or ".join(iso(starts[place]) for place in (last - 1, last) if 0 < place < len(starts))
+            raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {iso(until)}")
+        return last
 
 
 class WindowOptions(TypedDict, total=False):
-    """What every transform that watches windows takes beside its own arguments.
-
-    `Steps.of` has their types and defaults. A new one goes in here and there: transforms hand them on unread, and
-    signatures, help pages and Beam YAML take them from these two places.
+    """What every transform that watches windows takes beside its own arguments; types and defaults: `Steps.of`.
 
     Args:
-        window: length of a window in seconds, or so many days, weeks, months or years of a calendar from `start` on,
-            such as "1month Europe/Berlin"; without a zone in UTC.
-        renew_every: length in seconds of a budget period, counted from `start`: limits, budgets and all that is
-            remembered; with windows of a calendar so many days, weeks, months or years of it, such as "1month". The
-            guarantee is then for what one person does in one such period.
+        window: length in seconds, or text of a calendar from `start` on, such as "1month Europe/Berlin"; else in UTC.
+        renew_every: length of a budget period, counted from `start`, in seconds or, with windows of a calendar, such as
+            "1month". The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
     """
 
@@ -92,18 +212,15 @@ class WindowOptions(TypedDict, total=False):
 class Steps:
     """Windows that follow each other, numbered: step s is the one that starts at origin + s * size.
 
-    Windows of a calendar begin with step 0 at `origin`; before the first one and after the last they go on with `size`.
-
     Attributes:
         size: length of a window in microseconds; of those of a calendar the mean length.
         origin: start of step 0 in microseconds since 1970 UTC; without a calendar in [0, size).
-        first: number of the first step.
+        first: number of the first step; with a calendar 0.
         end: number after the last step, or None.
         renewal: number of steps of a budget period, counted from the first step, or of the longest one of a calendar;
             None if there is one period.
         allowed_lateness: microseconds between the end of a window and its decision.
         calendar: of the windows, or None.
-        until: end of the last window of a calendar, or None.
         renews: calendar of the budget periods, or None.
     """
 
@@ -114,7 +231,6 @@ class Steps:
     renewal: int | None = None
     allowed_lateness: int = 0
     calendar: Calendar | None = None
-    until: int | None = None
     renews: Calendar | None = None
 
     @classmethod
@@ -130,8 +246,7 @@ class Steps:
         """Make the steps; windows are counted from `start`, which must be given."""
         if start is None:
             raise ValueError("start must be given: every window from start on is published")
-        begin = to_micros("start", check_moment("start", start), minimum=0)
-        until = None if end is None else to_micros("end", check_moment("end", end), minimum=0)
+        begin, until = read_moment("start", start), None if end is None else read_moment("end", end)
         lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
         if isinstance(window, str):
             return cls._of_calendar(Calendar.parse(window), begin, until, renew_every, lateness)
@@ -164,41 +279,29 @@ class Steps:
     def _of_calendar(
         cls, calendar: Calendar, begin: int, until: int | None, renew_every: Length | None, lateness: int
     ) -> Steps:
-        made = cls(
-            size=calendar.length,
-            origin=begin,
-            first=0,
-            end=None if until is None else len(calendar.starts(begin, until)) - 1,
-            allowed_lateness=lateness,
-            calendar=calendar,
-            until=until,
-            renews=None if renew_every is None else _in_calendar("renew_every", renew_every, calendar),
-        )
-        if made.renews is None:
+        renews = None if renew_every is None else _in_calendar("renew_every", renew_every, calendar)
+        size, end = calendar.length, None if until is None else calendar.windows(begin, until)
+        made = cls(size=size, origin=begin, end=end, allowed_lateness=lateness, calendar=calendar, renews=renews)
+        starts = made.starts
+        if renews is None:
             return made
-        if made.renews.length < made.size or not np.isin(made._periods, made.starts).all():
+        periods = renews.starts(begin)
+        if renews.length < size or not np.isin(periods[periods < starts[-1]], starts).all():
             rule = f"must be a time after which one of the windows, {made.length}, always begins"
-            raise ValueError(f"renew_every {rule}, and at least one of them, got {made.renews}")
-        longest = np.diff([*made._first_steps, len(made.starts) - 1]).max()
-        return replace(made, renewal=int(longest))
+            raise ValueError(f"renew_every {rule}, and at least one of them, got {renews}")
+        return replace(made, renewal=int(np.diff([*made._first_steps, len(starts) - 1]).max()))
 
     @property
     def starts(self) -> np.ndarray:
         """The starts of all windows of a calendar, and the end of the last one."""
         assert self.calendar is not None
-        return self.calendar.starts(self.origin, self.until)
-
-    @property
-    def _periods(self) -> np.ndarray:
-        assert self.renews is not None
-        starts = self.renews.starts(self.origin, None)
-        return starts[: np.searchsorted(starts, self.starts[-1])]
+        return self.calendar.starts(self.origin)[: None if self.end is None else self.end + 1]
 
     @property
     def _first_steps(self) -> np.ndarray:
-        """The first step of each of these; a window that ends with a period is in it."""
-        found: np.ndarray = np.searchsorted(self.starts[1:], self._periods, side="right")
-        return found
+        """The first step of each budget period of a calendar."""
+        assert self.renews is not None
+        return np.flatnonzero(np.isin(self.starts[:-1], self.renews.starts(self.origin)))
 
     @property
     def count(self) -> int | None:
@@ -206,17 +309,22 @@ class Steps:
         found = None if self.end is None else self.end - self.first
         return found if self.renewal is None else min(self.renewal, found or self.renewal)
 
+    @cached_property
+    def last(self) -> int:
+        """The last step that is ever decided."""
+        latest = self.latest(END_OF_TIME, STAGES)
+        return latest if self.end is None else min(latest, self.end - 1)
+
     def renewals(self, step: Any) -> Any:
-        """Return how often everything has started afresh before a step, or an array of steps."""
+        """Return how often everything has started afresh before a step, or before each of an array of steps."""
         if self.renewal is None:
             return step * 0
-        if self.calendar is None:
+        if self.renews is None:
             return (step - self.first) // self.renewal
-        found = np.maximum(np.searchsorted(self._first_steps, step, side="right") - 1, 0)
-        return found if isinstance(step, np.ndarray) else int(found)
+        return np.searchsorted(self._first_steps, step, side="right") - 1
 
     def _first_after(self, renewals: int) -> int:
-        if self.renewal is None or self.calendar is None:
+        if self.renews is None:
             return self.first + renewals * (self.renewal or 0)
         return int(self._first_steps[renewals]) if renewals < len(self._first_steps) else END_OF_TIME + 1
 
@@ -229,20 +337,16 @@ class Steps:
         return END_OF_TIME if self.renewal is None else self._first_after(self.renewals(step) + 1) - 1
 
     def number(self, step: int) -> int:
-        """Return 1, 2, .. for the steps since everything started afresh."""
+        """Return 1, 2, .. for the steps of a budget period."""
         return step + 1 - self.first_of_period(step)
 
     def in_first_period(self, step: int) -> int:
-        """Return the step that has the same number before anything starts afresh."""
+        """Return the step that has the same number in the first budget period."""
         return self.first + self.number(step) - 1
 
     def renewed(self, noise: NoiseSource, step: int) -> NoiseSource:
-        """Return noise that is another one after everything has started afresh."""
+        """Return noise that is another one in each budget period."""
         return noise if self.renewal is None else noise.derive("renewal", int(self.renewals(step)))
-
-    def starts_afresh(self, before: int, step: int) -> bool:
-        """Return whether everything starts afresh between two steps, the first of which may be before the run."""
-        return self.renewal is not None and self.renewals(max(before, self.first)) != self.renewals(step)
 
     @property
     def label(self) -> str:
@@ -262,11 +366,10 @@ class Steps:
     @property
     def person_in_period(self) -> PrivacyUnit:
         """What one person sends in a budget period, as a unit."""
-        start = self.bounds_micros(self.first)[0]
-        length = (self.renewal or 0) * self.size
+        start, length, since = self.bounds_micros(self.first)[0], (self.renewal or 0) * self.size, ""
         if self.renews is not None:
-            length = int(np.gcd.reduce(np.diff(self.renews.starts(start, None))))
-        since = "" if self.renews is None else self.renews.since(start)
+            length = int(np.gcd.reduce(np.diff(self.renews.starts(start))))
+            since = self.renews.since(start)
         return PrivacyUnit(what="person", window=length, origin=start % length, calendar=since)
 
     @property
@@ -278,23 +381,13 @@ class Steps:
         """Return the last step that starts until a moment, or until each of some, in microseconds since 1970."""
         if self.calendar is None:
             return (moments - self.origin) // self.size
-        if not isinstance(moments, np.ndarray):
-            return int(self.starting(np.array([max(moments, 0)]))[0])
-        first, last = self.starts[0], self.starts[-1]
-        found: np.ndarray = np.searchsorted(self.starts, moments, side="right") - 1
-        found = np.where(moments < first, (moments - first) // self.size, found)
-        return np.where(moments > last, len(self.starts) - 1 + (moments - last) // self.size, found)
+        found = np.searchsorted(self.starts, moments, side="right") - 1
+        return found if isinstance(moments, np.ndarray) else int(found)
 
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of events (int64 microseconds) that lie in a step of the run, and their steps, int64.
-
-        Steps before the origin, and those decided only after the end of event time, are dropped.
-        """
+        """Return the rows of events (int64 microseconds) that lie in a step of the run, and their steps, int64."""
         steps = self.starting(np.maximum(times, self.origin - 1))
-        inside = (steps >= max(0, self.first)) & (steps <= self.latest(END_OF_TIME, STAGES))
-        if self.end is not None:
-            inside &= steps < self.end
-        rows = np.flatnonzero(inside)
+        rows = np.flatnonzero((steps >= self.first) & (steps <= self.last))
         return rows, steps[rows]
 
     def bounds_micros(self, step: int) -> tuple[int, int]:
@@ -302,10 +395,8 @@ class Steps:
         if self.calendar is None:
             start = self.origin + step * self.size
             return start, start + self.size
-        starts = self.starts
-        inside = [min(max(each, 0), len(starts) - 1) for each in (step, step + 1)]
-        start, end = (int(starts[each]) for each in inside)
-        return start + (step - inside[0]) * self.size, end + (step + 1 - inside[1]) * self.size
+        start, end = self.starts[step : step + 2].tolist()
+        return start, end
 
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
@@ -322,10 +413,6 @@ class Steps:
             return moments + length
         later: np.ndarray = self.starts[np.minimum(self.starting(moments) + windows, len(self.starts) - 1)]
         return later
-
-    def ending(self, end: Timestamp) -> int:
-        """Return the step whose window ends then."""
-        return int(self.starting(int(end.micros))) - 1
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
@@ -344,32 +431,24 @@ class Steps:
         return int(self.starting(micros - self.allowed_lateness - timer_offset * MILLISECOND)) - 1
 
 
-def end_of(windows: int, length: Length) -> float:
-    """Return the end of consecutive windows from 1970 UTC on, in seconds since then."""
-    if not isinstance(length, str):
-        return windows * length
-    return int(Calendar.parse(length).starts(0, None)[windows]) / MICROS
-
-
 def windows_in(over: Span, steps: Steps) -> str | int:
     """Return "window", "start", or the number of windows that a duration has; one alone is a "window".
 
     It is in seconds or, with windows of a calendar, also so many units of it.
     """
-    if isinstance(over, str):
-        if over in ("window", "start"):
-            return over
-        if steps.calendar is None:
-            rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
-            raise ValueError(f"over must be {rule}, got {over!r}")
-        number = _in_calendar("over", over, steps.calendar).times(steps.calendar)
+    if over in ("window", "start"):
+        return str(over)
+    if not isinstance(over, str):
+        number, rest = divmod(to_micros("over", over), steps.size)
+        found, given = None if rest else number, in_words(to_micros("over", over))
+    elif steps.calendar is None:
+        rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
+        raise ValueError(f"over must be {rule}, got {over!r}")
     else:
-        micros = to_micros("over", over)
-        number = None if micros % steps.size else micros // steps.size
-    if number is None:
-        given = over if isinstance(over, str) else in_words(to_micros("over", over))
+        found, given = _in_calendar("over", over, steps.calendar).times(steps.calendar), over
+    if not found:
         raise ValueError(f"over must be a multiple of window, got {given} with windows of {steps.length}")
-    return number if number > 1 else "window"
+    return found if found > 1 else "window"
 
 
 def _in_calendar(name: str, given: Length, window: Calendar) -> Calendar:
