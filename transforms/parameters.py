@@ -227,12 +227,8 @@ class Actions:
     def of(cls, **texts: Any) -> Actions:
         """Make them of two arguments, both distinct texts or None."""
         for name, values in texts.items():
-            if values is None:
-                continue
-            if isinstance(values, str) or not isinstance(values, Collection):
-                raise TypeError(f"{name} must be texts, got {type(values).__name__}")
-            if not values or len(set(values)) < len(values) or not all(isinstance(value, str) for value in values):
-                raise ValueError(f"{name} must be distinct texts, at least one")
+            if values is not None:
+                distinct_texts(name, values)
         (one, begin), (other, end) = texts.items()
         if set(begin or ()) & set(end or ()):
             raise ValueError(f"{one} and {other} must have nothing in common")
@@ -249,6 +245,15 @@ class Actions:
     def codes(self, batch: pa.RecordBatch) -> np.ndarray:
         """Return the kind of each event; all begin where no item is read."""
         return self.kinds(batch["item"]) if "item" in batch.schema.names else np.full(batch.num_rows, BEGIN)
+
+
+def distinct_texts(name: str, texts: Any) -> tuple[str, ...]:
+    """Return a list of distinct texts, at least one and none of them empty; `name` is what errors call it."""
+    if isinstance(texts, str) or not isinstance(texts, Collection):
+        raise TypeError(f"{name} must be a list of texts, got {type(texts).__name__}")
+    if not all(isinstance(text, str) and text for text in texts) or not 0 < len(set(texts)) == len(texts):
+        raise ValueError(f"{name} must be distinct texts, at least one, none of them empty")
+    return tuple(texts)
 
 
 def check_limits(unit: str, **limits: int | None) -> None:

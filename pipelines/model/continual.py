@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
-from privstream.pipelines.model.question import Question, QuestionInfo, Stand, loaded
-from privstream.pipelines.model.types import Count, Items, Number, PathText, Texts, Thresholds, no_truth
+from privstream.pipelines.model.question import Question, QuestionInfo, Stand
+from privstream.pipelines.model.types import Count, Items, Number, Objects, Texts, Thresholds, no_truth
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+QUERIES = "file with the public queries, see below"
 POINT_QUERIES = "queries, one JSON object on each line, which are answered at the end of every window:"
 
 
 class Categories(Question):
     """What questions about public categories have in common."""
+
+    lists: ClassVar[Mapping[str, str]] = {"domain": "domain", "thresholds": "thresholds"}
 
     domain: Items = option(..., "public list of categories, a file with one on each line; others count in no answer")
     unit: Literal["event", "person"] = option("event", "what is protected: one event, or all that one person does")
@@ -45,7 +49,7 @@ class Histogram(Categories):
         published="estimates_published",
         user="person, read with --unit person alone",
         item="category",
-        stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
+        stands={"domain": Stand("categories", "number of categories on the public list", True)},
         error_unit="events",
     )
 
@@ -87,19 +91,9 @@ class Points(Question):
     """What questions about points have in common."""
 
     universe: Universe = option(..., "points are the whole numbers from 1 to this number")
-    queries: PathText | tuple[Any, ...] = option(..., "file with the public queries, see below", metavar="PATH")
+    queries: Objects = option(..., QUERIES)
     insert_values: Texts | None = option(None, "actions that insert a point (default: all that do not delete)")
     delete_values: Texts | None = option(None, "actions that delete a point (default: none)")
-
-    asked: ClassVar[tuple[str, ...]]
-    """The numbers of a query."""
-
-    def further(self, reading: Any) -> dict[str, Any]:
-        """Return the queries."""
-        given = self.queries
-        if isinstance(given, str):
-            given = loaded("model.public_lists.point_queries")(given, self.asked)
-        return {"standing": tuple(given)}
 
 
 ABOUT_POINTS: dict[str, Any] = {
@@ -115,8 +109,9 @@ class Ranges(Points):
     and go.
     """
 
+    lists: ClassVar[Mapping[str, str]] = {"queries": "ranges"}
+
     question: Literal["ranges"] = "ranges"
-    asked: ClassVar[tuple[str, ...]] = ("low", "high")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         **ABOUT_POINTS,
@@ -139,8 +134,9 @@ class Predecessor(Points):
     use) at the end of every window.
     """
 
+    lists: ClassVar[Mapping[str, str]] = {"queries": "points"}
+
     question: Literal["predecessor"] = "predecessor"
-    asked: ClassVar[tuple[str, ...]] = ("point",)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         **ABOUT_POINTS,
@@ -163,23 +159,24 @@ class Queries(Question):
     hypothesis that learns from its errors.
     """
 
+    lists: ClassVar[Mapping[str, str]] = {"domain": "domain", "queries": "queries"}
+
     question: Literal["queries"] = "queries"
-    queries: PathText = option(..., "file with the public queries, see below")
+    queries: Objects = option(..., QUERIES)
     domain: Items = option(..., "public list of items, a file with one on each line; others count in no answer")
     records: Count = option(..., "public number of people, exact or estimated")
     alpha: Number | None = option(
         None, "part of --records by which an answer may be wrong before the hypothesis is corrected, in (0, 1)"
     )
-    planned: Count | None = option(None, "queries for which errors are bounded (default: 1,000)")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="queries",
         summary="answer many counting queries about one data set, one after the other",
         protected="a person, over all queries together",
-        transform="questions.queries_stages.PrivateQueries",
+        transform="questions.data_set_stages.PrivateQueries",
         parameters="questions.queries.QueriesParameters",
         row="QueryAnswer",
-        order=("time", "query"),
+        order=("number",),
         title="answers",
         published="queries_answered",
         bounded=True,
@@ -189,14 +186,8 @@ queries, one JSON object on each line, in the order in which they are asked:
 The answer is the number of people who have one of the items. Queries and the domain are public.
 Each person counts with one item, the last one.
 """,
-        stands={"domain": Stand("items", "number of items on the public list", needed=True)},
-        assumed={"queries": "none"},
+        stands={
+            "domain": Stand("items", "number of items on the public list", True),
+            "queries": Stand("queries", "number of queries", True, {"items": ("0",)}),
+        },
     )
-
-    def further(self, reading: Any) -> dict[str, Any]:
-        """Return for how many queries accuracy is stated."""
-        return {"queries": self.planned}
-
-    def inputs(self, reading: Any) -> dict[str, Any]:
-        """Return the queries."""
-        return {"queries": loaded("model.public_lists.linear_queries")(self.queries, reading)}

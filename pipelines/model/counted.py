@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
 from privstream.pipelines.model.question import Question, QuestionInfo, Stand
-from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
+from privstream.pipelines.model.types import (
+    Count,
+    Epsilon,
+    Items,
+    Number,
+    Numbers,
+    Objects,
+    Seconds,
+    Span,
+    Texts,
+    Whole,
+)
 from pydantic import BeforeValidator, WithJsonSchema
 
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
@@ -15,6 +27,9 @@ DOMAIN = "public list of items, a file with one on each line: these are counted,
 PUBLIC = "public list of items beside those that are discovered: they have a row in every window"
 UNIT = "what is protected: all that one person does in the whole run, or one event"
 LISTED = {"domain": Stand("items", "number of items on a public list, if there is one")}
+
+FAR = 2**40
+"""A threshold of a plan, which noise does not meet."""
 
 BACK: dict[object, int | None] = {True: 1, False: None}
 Back = Annotated[
@@ -27,6 +42,8 @@ Back = Annotated[
 
 class AboutItems(Question):
     """What questions about the people who have items have in common."""
+
+    lists: ClassVar[Mapping[str, str]] = {"domain": "domain", "public_items": "domain"}
 
     max_contributions: Count | None = option(None, MOST_RUN)
     max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: no limit of its own, by counts)")
@@ -143,8 +160,10 @@ with them, are public.
 class Alerts(Question):
     """Reports the windows in which numbers of people, as counts publishes them, pass the thresholds of public rules."""
 
+    lists: ClassVar[Mapping[str, str]] = {"rules": "rules"}
+
     question: Literal["alerts"] = "alerts"
-    rules: Rules = option(..., "file with public rules, see below")
+    rules: Objects = option(..., "file with public rules, see below")
     max_contributions: Count | None = option(None, f"{MOST_RUN}, for any rule, by counts")
     max_per_window: Count | None = option(None, "rules for which one person counts in a window, by counts")
     method: Literal["counts", "sparse_vector", "status"] = option(
@@ -166,7 +185,7 @@ class Alerts(Question):
         title="alerts",
         published="alerts_published",
         epilog=ALERT_RULES,
-        stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
+        stands={"rules": Stand("rules", "number of rules, or the file with them", True, {"at_least": FAR})},
     )
 
 
@@ -256,7 +275,7 @@ class Suggest(Question):
         word="suggest",
         summary="choose the limit per person from data, privately",
         protected="a person over all that is read",
-        transform="questions.limits_stages.SuggestLimits",
+        transform="questions.data_set_stages.SuggestLimits",
         row="LimitShare",
         order=("above",),
         title="rows about limits",

@@ -14,9 +14,6 @@ from privstream.pipelines.model.types import Columns, Length, Moment, Name, Numb
 
 PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
 METHOD = "method"
-PUBLIC = ("domain", "public_items", "rules", "thresholds")
-"""Options that are public lists, or paths of such."""
-
 EVENT = "event"
 """The unit of privacy of one event, no matter whose it is."""
 
@@ -27,6 +24,7 @@ class Stand(NamedTuple):
     name: str
     text: str
     needed: bool = False
+    each: Mapping[str, Any] = {}  # what its objects have beside a name; texts if empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +139,8 @@ class Question(Model):
     """A question about a stream of events."""
 
     info: ClassVar[QuestionInfo]
+    lists: ClassVar[Mapping[str, str]] = {}
+    """Options that are public lists, or paths of such, and what reads them in `model.public_lists`."""
 
     question: str
     share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions")
@@ -174,14 +174,6 @@ class Question(Model):
         """Return its own windows where they say something, and else those of a run."""
         return windows if self.windows is None else self.windows.over(windows)
 
-    def further(self, reading: Any) -> dict[str, Any]:
-        """Return arguments that follow from options, with how lists are read; None for no argument."""
-        return {}
-
-    def inputs(self, reading: Any) -> dict[str, Any]:
-        """Return further elements that the transform takes, by name, with how lists are read."""
-        return {}
-
     def arguments(self, windows: Windows, reading: Any = None, zone: str | None = None) -> dict[str, Any]:
         """Return the arguments of the transform, but for the budget and the noise.
 
@@ -192,16 +184,16 @@ class Question(Model):
         """
         known = self.info.arguments
         own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}
-        if lists := [name for name in PUBLIC if name in own]:
+        for name in self.lists.keys() & own:
             public = loaded("model.public_lists")
-            own |= {name: public.READERS[name](name, own[name], reading or public.AS_UTF_8) for name in lists}
+            own[name] = getattr(public, self.lists[name])(name, own[name], reading or public.AS_UTF_8)
         if self.info.has_windows:
             spans = self.windows_in(windows).arguments(zone)
             needed = [name for name in ("start", "end") if name in known and known[name].default is known[name].empty]
             if missing := [name for name in ("window", *needed) if name not in spans]:
                 raise WrongKeyError(("windows", missing[0]), "must be given")
             own |= spans
-        return {name: value for name, value in (own | self.further(reading)).items() if name in known}
+        return {name: value for name, value in own.items() if name in known}
 
     def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:
         """Return what answers the question, for rows that are seen when the run is over, or while it goes on."""

@@ -147,7 +147,7 @@ def _public_list(value: Any) -> Any:
     return _texts(list(value) if listed else value)
 
 
-def _rules(value: Any) -> Any:
+def _objects(value: Any) -> Any:
     given = [getattr(rule, "given", rule) for rule in value] if isinstance(value, list | tuple) else value
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
         raise ValueError(f"must be a path, or a list of mappings, got {type(value).__name__}")
@@ -216,7 +216,7 @@ Numbers = Annotated[
     Shown("X,Y,.."),
 ]  # fmt: skip
 Items = Annotated[str | tuple[str, ...], _or_path(_public_list), TEXTS, Shown("PATH")]
-Rules = Annotated[str | tuple[Mapping[str, Any], ...], _or_path(_rules), _schema("string", "array"), Shown("PATH")]
+Objects = Annotated[str | tuple[Mapping[str, Any], ...], _or_path(_objects), _schema("string", "array"), Shown("PATH")]
 Thresholds = Annotated[
     int | str | Mapping[str, int], BeforeValidator(_thresholds), _schema("integer", "string", "object"),
     Shown("N|PATH"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.views.corrected import Dropped
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo
+from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.show import words
 from privstream.pipelines.show.records import fault, listed
 from privstream.pipelines.sinks.row_files import (
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 class Asked:
     """A question whose options have been checked: what is done, what is promised, and where its rows go.
 
-    Its name is empty if it is the only one; `more` are further elements that the transform takes, by name.
+    Its name is empty if it is the only one.
     """
 
     name: str = ""
@@ -74,7 +74,6 @@ class Asked:
     transform: Any
     promised: Mapping[str, Any]
     row_type: type
-    more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     destination: Destination | None = None
 
     def label(self, stage: str) -> str:
@@ -152,7 +151,7 @@ def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) ->
     """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
     plain: dict[str, Any] = {"mode": "json", "exclude_none": True}
     own = question.model_dump(**plain, include=set(question.options()))
-    own |= {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
+    own |= {name: f"a list of {len(own[name]):,}" for name in question.lists if isinstance(own.get(name), list | dict)}
     if question.info.has_windows:
         own |= question.windows_in(monitor.windows).model_dump(**plain)
     own |= {name: found for name in ("user", "item", "time", "value", "where") if (found := getattr(fields, name))}

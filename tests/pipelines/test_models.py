@@ -80,7 +80,7 @@ NEEDED_KEYS: dict[str, dict[str, Any]] = {
     "histogram": {"domain": ["a"]},
     "quantiles": {"low": 0, "high": 1},
     "flags": {"domain": ["a"], "thresholds": 5},
-    "ranges": {"universe": 64, "queries": "q"},
+    "ranges": {"universe": 64, "queries": [{"low": 1, "high": 9}]},
     "predecessor": {"universe": 64, "queries": "q"},
     "queries": {"records": 9, "queries": "q", "domain": ["a"]},
 }

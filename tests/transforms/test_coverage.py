@@ -7,8 +7,6 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_rows, run_bounded
 from examples import START, example
-from privstream.transforms import LinearQuery
-from runner_harness import run
 
 SECOND = 1_000_000
 
@@ -58,13 +56,5 @@ def test_sets_say_how_much_was_left_out():
 
 
 def test_queries_say_how_much_was_left_out():
-    made = example("queries")
-    people = [("p", "1"), ("p", "1"), ("p", "2"), ("q", "3")]
-
-    def build(pipeline):
-        queries = pipeline | "Queries" >> beam.Create([LinearQuery("one", Timestamp(1), ("1",))])
-        events = pipeline | "Events" >> beam.Create([beam.Row(user=u, item=i, time=Timestamp(0)) for u, i in people])
-        return {"events": events, "queries": queries} | made.with_dead_letters()
-
-    told = {name.partition(":")[2]: number for name, number in run("fn_api", build).counters.items()}
+    told = counted(example("queries"), [(*each, 0) for each in (("p", "1"), ("p", "1"), ("p", "2"), ("q", "3"))])
     assert (told["items_before_limit"], told["items_over_limit"]) == (3, 1)

@@ -19,7 +19,7 @@ from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, alerts
 from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.counts.keyed_counts import counted_items
-from privstream.transforms.parameters import within
+from privstream.transforms.parameters import distinct_texts, within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import Alert
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -73,13 +73,8 @@ class AlertRule:
                 f"{ends} of rule {self.name!r} must be {'<=' if self.sign > 0 else '>='} {begins}, or an alert would "
                 f"end before it begins, got {self.ends_at}"
             )
-        if self.items is None:
-            return
-        if not isinstance(self.items, list | tuple) or not all(isinstance(item, str) for item in self.items):
-            raise TypeError(f"items of rule {self.name!r} must be a list of texts")
-        object.__setattr__(self, "items", tuple(self.items))
-        if not self.items or "" in self.items or len(set(self.items)) < len(self.items):
-            raise ValueError(f"items of rule {self.name!r} must be distinct, at least one, none of them empty")
+        if self.items is not None:
+            object.__setattr__(self, "items", distinct_texts(f"items of rule {self.name!r}", self.items))
 
     @property
     def given(self) -> dict[str, Any]:

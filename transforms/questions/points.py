@@ -17,14 +17,14 @@ from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
-MOST_STANDING = 100_000
+MOST_QUERIES = 100_000
 LATER = 1000
 """The window for which the error is stated when there is no end."""
 
 
-def standing_queries(given: Any, fields: tuple[str, ...], universe: int) -> tuple[tuple[int, ...], ...]:
-    """Return standing queries, each as many points as it has fields, distinct and in order."""
-    rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
+def point_queries(given: Any, fields: tuple[str, ...], universe: int) -> tuple[tuple[int, ...], ...]:
+    """Return queries, each as many points as it has fields, distinct and in order."""
+    rule = f"queries must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
     if not isinstance(given, Collection):
         raise TypeError(f"{rule}, got {type(given).__name__}")
     found: set[tuple[int, ...]] = set()
@@ -33,10 +33,10 @@ def standing_queries(given: Any, fields: tuple[str, ...], universe: int) -> tupl
             raise TypeError(rule)
         least = 1
         for name, number in zip(fields, query, strict=True):
-            least = checks.integer(f"standing queries: {name}", number, minimum=least, maximum=universe)
+            least = checks.integer(f"queries: {name}", number, minimum=least, maximum=universe)
         found.add(tuple(map(int, query)))
-    if not 1 <= len(found) <= MOST_STANDING:
-        raise ValueError(f"standing queries must be 1 to {MOST_STANDING:,} different ones, got {len(found):,}")
+    if not 1 <= len(found) <= MOST_QUERIES:
+        raise ValueError(f"queries must be 1 to {MOST_QUERIES:,} different ones, got {len(found):,}")
     return tuple(sorted(found))
 
 
@@ -45,7 +45,7 @@ class PointParameters(Parameters):
 
     Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
     `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. The updates of a window are
-    one step, at whose end, plus `allowed_lateness`, all `standing` queries are answered. Of the updates of one point in
+    one step, at whose end, plus `allowed_lateness`, all `queries` are answered. Of the updates of one point in
     one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
 
     Privacy:
@@ -64,7 +64,7 @@ class PointParameters(Parameters):
         universe: int,
         start: Moment,
         noise: NoiseSource,
-        standing: Sequence[Any],
+        queries: Sequence[Any],
         end: Moment | None = None,
         delta: float = 0.0,
         insert_values: tuple[str, ...] | None = None,
@@ -77,7 +77,7 @@ class PointParameters(Parameters):
         self.universe = checks.integer("universe", universe, minimum=1)
         self.delta = checks.probability("delta", delta, zero=True)
         self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
-        self.standing = standing_queries(standing, self.query_fields, universe)
+        self.queries = point_queries(queries, self.query_fields, universe)
 
     @property
     @override
@@ -117,7 +117,7 @@ class RangesParameters(PointParameters):
 
     Example:
         >>> counts = parked | RangeCounts(
-        ...     epsilon=1.0, universe=100_000, standing=[(1, 500)], window=3600, start=0, end=86400,
+        ...     epsilon=1.0, universe=100_000, queries=[(1, 500)], window=3600, start=0, end=86400,
         ...     delete_values=("leave",), noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/range_counting.md.
@@ -126,9 +126,9 @@ class RangesParameters(PointParameters):
     query_fields = ("low", "high")
     claim = "all counts{span} are within {error} of the truth"
 
-    def __init__(self, *, standing: Sequence[tuple[int, int]], **options: Any) -> None:
-        super().__init__(standing=standing, **options)
-        pairs = tuple((low, high) for low, high in self.standing)
+    def __init__(self, *, queries: Sequence[tuple[int, int]], **options: Any) -> None:
+        super().__init__(queries=queries, **options)
+        pairs = tuple((low, high) for low, high in self.queries)
         self.mechanism = RangeCounter(**self.common, delta=self.delta, ranges=pairs)
 
 
@@ -146,7 +146,7 @@ class PredecessorParameters(PointParameters):
 
     Example:
         >>> nearest = trades | PredecessorQueries(
-        ...     epsilon=1.0, universe=1 << 32, standing=[1000], window=60, start=0, end=86400,
+        ...     epsilon=1.0, universe=1 << 32, queries=[1000], window=60, start=0, end=86400,
         ...     noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/predecessor.md.
@@ -158,9 +158,9 @@ class PredecessorParameters(PointParameters):
         "or successor in its answer; where an answer has none, no more points than this lie on that side"
     )
 
-    def __init__(self, *, standing: Sequence[int], **options: Any) -> None:
-        super().__init__(standing=standing, **options)
-        common = self.common | {"queries": len(self.standing)}
+    def __init__(self, *, queries: Sequence[int], **options: Any) -> None:
+        super().__init__(queries=queries, **options)
+        common = self.common | {"queries": len(self.queries)}
         if self.actions.end:
             self.mechanism = DynamicPredecessor(**common, delta=self.delta)
         elif self.delta:

@@ -72,7 +72,7 @@ class PointTransform(PointParameters, PeopleTransform):
     @property
     @override
     def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"queries": np.array(self.standing, np.int64)}
+        return {"queries": np.array(self.queries, np.int64)}
 
 
 class AnswerPredecessors(RunningAnswers, state="answer_predecessors"):
