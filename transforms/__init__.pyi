@@ -2,15 +2,18 @@
 
 from .counts.transform import KeyedCounts
 from .questions.alerts import AlertRule
-from .questions.alerts_stages import SparseVectorAlerts
 from .questions.cardinality_stages import SetCardinality
 from .questions.data_set_stages import PrivateQueries
-from .questions.heavy_hitters_stages import ShiftingHeavyHitters
-from .questions.histograms_stages import ContinualHistogram, ThresholdFlags
-from .questions.points_stages import PredecessorQueries, RangeCounts
-from .questions.quantiles_stages import NumericQuantiles
+from .questions.monitor_stages import ShiftingHeavyHitters, SparseVectorAlerts
 from .questions.queries import LinearQuery
-from .questions.top_k_stages import TopKWithGap
+from .questions.running_stages import (
+    ContinualHistogram,
+    NumericQuantiles,
+    PredecessorQueries,
+    RangeCounts,
+    ThresholdFlags,
+    TopKWithGap,
+)
 from .reading.domain import Domain
 from .reading.fields import DeadLetter
 from .rows import (

@@ -9,8 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from privstream.pipelines.model.base import Model, WrongKeyError, option
-from privstream.pipelines.model.types import Columns, Length, Moment, Name, Number, Positive, Seconds
+from privstream.pipelines.model.base import (
+    Columns,
+    Length,
+    Model,
+    Moment,
+    Name,
+    Number,
+    Positive,
+    Seconds,
+    WrongKeyError,
+    option,
+)
 
 PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
 METHOD = "method"

@@ -13,8 +13,7 @@ from privstream.pipelines.commands.schema import schema
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.given import Given, merge, nested
-from privstream.pipelines.model.monitor import SECTIONS
-from privstream.pipelines.model.views import ViewModel
+from privstream.pipelines.model.monitor import SECTIONS, ViewModel
 from privstream.pipelines.options import add_execution, add_options, choices_of, given_to, in_python, options_of
 from privstream.pipelines.yaml_file import Document, at
 

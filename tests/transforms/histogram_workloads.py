@@ -3,7 +3,7 @@
 import random
 
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.questions.histograms_stages import ContinualHistogram, ThresholdFlags
+from privstream.transforms.questions.running_stages import ContinualHistogram, ThresholdFlags
 from privstream.transforms.reading.domain import Domain
 
 KEY = b"a key for tests of live histograms"

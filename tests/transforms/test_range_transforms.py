@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import EventBatch, Names, encode
 from privstream.transforms.parameters import BEGIN
 from privstream.transforms.parameters import END as END_
-from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts, updates_of
+from privstream.transforms.questions.running_stages import PredecessorQueries, RangeCounts, updates_of
 from privstream.transforms.row_types import NearestPoints, RangeCount
 
 KEY = b"a key for tests of points"

@@ -1,15 +1,27 @@
-"""What questions share that publish something after every window: counts of what is listed, and the last stage."""
+"""Questions whose answers follow from counts of what is listed, after every window: top-k by gaps, histograms, flags,
+quantiles, ranges and nearest points.
+"""
 
 from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.continual.histogram import HistogramState
+from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
+from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
+from privstream.mechanisms.continual.ranges import RangeState, Updates
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
+from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -21,19 +33,37 @@ from privstream.transforms.batches import (
     first_of_run,
     people_key,
 )
-from privstream.transforms.counters import count_dropped
+from privstream.transforms.counters import count_dropped, counter
+from privstream.transforms.counts.transform import CountedTransform
+from privstream.transforms.parameters import BEGIN
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import (
     BoundEvents,
+    BoundPerWindow,
     LimitRows,
     SplitEvents,
     add_counts,
     encode_counts,
 )
+from privstream.transforms.questions.histograms import CategoryParameters, FlagsParameters, HistogramParameters, answer
+from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
+from privstream.transforms.questions.quantiles import QuantilesParameters
+from privstream.transforms.questions.top_k import TopKParameters
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import UNREAD
+from privstream.transforms.row_types import interval
+from privstream.transforms.rows import (
+    CategoryFlag,
+    HistogramEstimate,
+    NearestPoints,
+    QuantileEstimate,
+    RangeCount,
+    RankedItem,
+)
 from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.clock import ToClock, stepped
 from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -122,3 +152,281 @@ class ListedTransform(PeopleTransform):
         if self.event_fields.user == UNREAD:
             return (ToClock(),)
         return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=in_run)
+
+
+class RankItems(RunningAnswers, state="rank_items"):
+    """At each step rank all items of the domain, and publish those on top. No state outlives a step."""
+
+    mechanism: MeasuredTopK
+    row_type = RankedItem
+    counter = "ranks_published"
+
+    @override
+    def initial(self, key: bytes) -> None:
+        return None
+
+    @override
+    def encode(self, state: None) -> list[bytes]:
+        return []
+
+    @override
+    def answer(self, step: int, batches: list[bytes], state: None) -> tuple[None, Iterator[tuple[Any, ...]]]:
+        found = self.mechanism.release(self.given(step, batches), self.noise.derive("step", step))
+        columns = (found.indices, found.gaps.astype(float), found.estimates, found.lower, found.upper)
+        rows = enumerate(zip(*(column.tolist() for column in columns), strict=True), start=1)
+        return None, ((rank, self.listed[item], *numbers) for rank, (item, *numbers) in rows)
+
+
+class TopKWithGap(TopKParameters, CountedTransform, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = RankItems
+
+    @override
+    def _limits(self) -> tuple[BoundPerWindow, LimitRows]:
+        _ = self.mechanism.estimate_variance  # once, at launch; workers receive it
+        in_window = BoundPerWindow(
+            steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, by_people=True, ranked=False
+        )
+        in_run = LimitRows(steps=self.steps, timer_offset=1, limit=self.windows_of_person, whole_steps=True)
+        return in_window, in_run
+
+    @property
+    @override
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.max_per_window, self.windows_of_person, cast(Domain, self.domain).digest
+
+
+class BoundRows(BoundCodes):
+    """Of each person the first rows of a window count, by time, then by item; equal rows are alike."""
+
+    counted = "items"
+
+    @override
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        return np.lexsort((events.items, events.times, events.users))
+
+
+class CategoryTransform(CategoryParameters, ListedTransform):
+    """Counts of categories since the start."""
+
+    @override
+    def _limits(self) -> Sequence[beam.DoFn]:
+        in_run = self.max_contributions or 1
+        limit = min(in_run, self.max_per_window or in_run)
+        return self._bounded(BoundRows(steps=self.steps, limit=limit), in_run)
+
+    @property
+    @override
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.domain.digest
+
+
+class PublishHistogram(RunningAnswers, state="publish_histogram"):
+    """Publish what is asked."""
+
+    row_type = HistogramEstimate
+    queries: dict[str, HistogramQuery]
+    counter = "estimates_published"
+
+    @override
+    def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
+        bound = self.mechanism.error_bound(state.step, state.interval)
+        whole = self.mechanism.queries == (Histogram(),)
+        for place, (name, query) in enumerate(self.queries.items()):
+            columns, estimates = answer(query, found) if whole else ((-1,), found[place : place + 1])
+            for column, estimate in zip(columns, estimates.tolist(), strict=True):
+                category = self.listed[column] if column >= 0 else ""
+                yield name, category, estimate, bound, *interval(estimate, bound)
+
+
+class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = PublishHistogram
+
+    @property
+    @override
+    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {**super().asked, "queries": self.queries}
+
+
+class RaiseFlags(RunningAnswers, state="raise_flags"):
+    """Publish all flags."""
+
+    row_type = CategoryFlag
+    counter = "flags_published"
+
+    @override
+    def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
+        bound = self.mechanism.error_bound(state.step, state.interval)
+        for place, (threshold, up) in enumerate(zip(self.mechanism.thresholds, found.tolist(), strict=True)):
+            yield self.listed[place], up, threshold, bound
+
+
+class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = RaiseFlags
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Values by their bins."""
+
+    bins: Bins
+    steps: Steps
+
+    def __len__(self) -> int:
+        return int(self.bins.resolution)
+
+    def codes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the bin of each event; count the values that are clipped."""
+        values = batch["value"].to_numpy()
+        beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
+        if len(beyond):
+            in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
+            counter("values_clipped").inc(len(in_run))
+        return np.asarray(self.bins.places(values))
+
+
+class BoundValues(BoundCodes):
+    """Of each person a random sample of the values of a window counts.
+
+    Equal rows of a person are told apart by how many of them come before: each is as likely to count as any other.
+    """
+
+    counted = "values"
+    noise: NoiseSource
+
+    @override
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        columns = events.users, events.items, events.times.astype(np.uint64)
+        order = np.lexsort(columns[::-1])
+        first = first_of_run(*(column[order] for column in columns))
+        number = np.empty(len(order), np.uint64)
+        number[order] = np.arange(len(order)) - np.flatnonzero(first)[np.cumsum(first) - 1]
+        rows = np.stack([*columns, number], axis=1)
+        offsets = np.arange(len(rows) + 1) * rows.itemsize * rows.shape[1]
+        draws = self.noise.derive("value order", step).hash_bytes(rows.astype("<u8").view(np.uint8).ravel(), offsets)
+        return np.lexsort((number, events.items, events.times, draws, events.users))
+
+
+class PublishQuantiles(RunningAnswers, state="publish_quantiles"):
+    """On a public clock: publish the quantiles of every window."""
+
+    row_type = QuantileEstimate
+    counter = "quantiles_published"
+
+    @override
+    def given(self, step: int, batches: list[bytes]) -> BinnedStep:
+        return BinnedStep(step=self.steps.number(step), counts=super().given(step, batches))
+
+    @override
+    def rows(self, state: int, found: QuantileRows) -> Iterator[tuple[Any, ...]]:
+        columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+
+class NumericQuantiles(QuantilesParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = PublishQuantiles
+
+    @property
+    def domain(self) -> Binned:
+        """The bins."""
+        return Binned(self.mechanism.bins, self.steps)
+
+    @override
+    def _limits(self) -> Sequence[beam.DoFn]:
+        in_window = BoundValues(steps=self.steps, noise=self.noise, limit=self.mechanism.per_step)
+        return self._bounded(in_window, self.mechanism.contributions)
+
+
+def updates_of(batches: Sequence[bytes]) -> Updates:
+    """Return the updates of a step in order of time, insertions after deletions of one moment."""
+    events = EventBatch.read(batches)
+    points, inserted = events.users.astype(np.int64), events.items == BEGIN
+    order = np.lexsort((points, inserted, events.times))
+    return Updates(points[order], inserted[order])
+
+
+class PackUpdates(SplitEvents):
+    """Turn batches of events (`user`: the point, `item`: what happens to it) into `EventBatch`es of steps.
+
+    Points outside of the universe, which are 1 .. `universe`, are counted and dropped, and so are actions that mean
+    nothing. All that depends on the event alone.
+    """
+
+    universe: int
+    positions = True
+    other_points = Metrics.counter("privstream", "points_outside_universe")
+    other = "events_of_other_actions"
+
+    @override
+    def usable(
+        self, batch: pa.RecordBatch, codes: np.ndarray | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        points = batch["user"].to_numpy()
+        within = np.flatnonzero((points >= 1) & (points <= self.universe))
+        self.events.inc(len(points) - len(within))
+        self.other_points.inc(len(points) - len(within))
+        return super().usable(batch.take(pa.array(within)))
+
+
+class PointTransform(PointParameters, PeopleTransform):
+    """Updates of points in; answers to public queries at the end of each window."""
+
+    @override
+    def _splitter(self, **given: Any) -> PackUpdates:
+        return PackUpdates(steps=self.steps, universe=self.universe, domain=self.actions, **given)
+
+    @override
+    def _limits(self) -> tuple[ToClock]:
+        return (ToClock(),)
+
+    @property
+    @override
+    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return (f"{self.actions.begin} {self.actions.end}",)
+
+    @property
+    @override
+    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"queries": np.array(self.queries, np.int64)}
+
+
+class AnswerPredecessors(RunningAnswers, state="answer_predecessors"):
+    """Answer, at the end of every window, which points are nearest to the points that are asked for."""
+
+    row_type = NearestPoints
+    counter = "neighbours_published"
+    queries: np.ndarray
+
+    @override
+    def given(self, step: int, batches: list[bytes]) -> PredecessorStep:
+        return PredecessorStep(updates_of(batches), self.queries[:, 0])
+
+    @override
+    def rows(self, state: Any, found: Neighbours) -> Iterable[tuple[Any, ...]]:
+        columns = self.queries[:, 0], found.predecessors, found.successors, found.distances, found.errors
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+
+class PredecessorQueries(PredecessorParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = AnswerPredecessors
+
+
+class CountRanges(RunningAnswers, state="count_ranges"):
+    """Count, at the end of every window, in the ranges that are asked."""
+
+    row_type = RangeCount
+    counter = "counts_published"
+    queries: np.ndarray
+
+    @override
+    def given(self, step: int, batches: list[bytes]) -> Updates:
+        return updates_of(batches)
+
+    @override
+    def rows(self, state: RangeState, found: np.ndarray) -> Iterable[tuple[Any, ...]]:
+        errors, spreads = self.mechanism.errors(state.step), self.mechanism.spreads(state.step, OUTSIDE)
+        ends = np.maximum(0, found - spreads), np.maximum(0, found + spreads)
+        return zip(*(column.tolist() for column in (*self.queries.T, found, errors, *ends)), strict=True)
+
+
+class RangeCounts(RangesParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = CountRanges
