@@ -23,7 +23,8 @@ from privstream.mechanisms.views.corrected import Dropped
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, of_period
+from typing_extensions import Unpack
 
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many."""
@@ -185,6 +186,25 @@ class Parameters:
     def event_fields(self) -> EventFields:
         """What is read of an event."""
         return EventFields()
+
+
+class WindowedParameters(Parameters):
+    """Parameters of a question that is answered in every window."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        start: Moment,
+        noise: NoiseSource,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise, shards)
+        self.steps = Steps.of(start=start, end=end, **options)
+        self.budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
 
 
 def plain(value: Any) -> Any:

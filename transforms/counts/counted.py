@@ -13,7 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.parameters import Parameters, View
+from privstream.transforms.parameters import View, WindowedParameters
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from privstream.transforms.counts.shown import Follow
 
 
-class CountedParameters(Parameters):
+class CountedParameters(WindowedParameters):
     """Parameters of a question that counts answer, unless another method is asked for.
 
     Attributes:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
@@ -22,8 +21,7 @@ from privstream.transforms.counts.keyed_counts import counted_items
 from privstream.transforms.parameters import distinct_texts, within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import Alert
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
 LARGEST = 2**53
 """Whole numbers up to this are exact as floating-point numbers."""
@@ -124,11 +122,6 @@ class AlertsParameters(CountedParameters):
         of people that passes its threshold by more than `margin` gives an alert while the run lasts, and none that
         misses it by more does; with "status", every number of people who have not been charged `max_hits` times.
 
-    Example:
-        >>> alerts = SparseVectorAlerts(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
-        ...                             rules=[AlertRule(name="flu", at_least=500, items=("fever",))],
-        ...                             noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: docs/proofs/keyed_counts.md; for "sparse_vector" Ding et al., Free gap estimates (2022), Algorithm 1,
     docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 5.
     """
@@ -147,23 +140,16 @@ class AlertsParameters(CountedParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
         rules: tuple[AlertRule, ...],
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
-        delta: float = 0.0,
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         method: Literal["counts", "sparse_vector", "status"] = "counts",
         min_alerts: int | None = None,
         max_hits: int | None = None,
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(noise, shards)
+        super().__init__(**options)
         self._check_method(method, "counts", "sparse_vector", "status")
-        checks.probability("delta", delta, zero=True)
         if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
             raise TypeError("rules must be a sequence of AlertRule")
         if not rules or len({rule.name for rule in rules}) < len(rules):
@@ -173,7 +159,7 @@ class AlertsParameters(CountedParameters):
         self.monitor: ThresholdMonitor | None = None
         if method == "counts":
             listed = Domain([rule.name for rule in self.rules])
-            self._by_counts(noise=noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
+            self._by_counts(noise=self.noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
             assert self.counts is not None
             self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))  # as the list of names is
             conditions = {
@@ -181,14 +167,12 @@ class AlertsParameters(CountedParameters):
             }
             self.follow = partial(alerts, windows=self.steps, rules=conditions)
             return
-        self.steps = Steps.of(start=start, end=end, **options)
         if method == "status":
             if few := [rule.name for rule in self.rules if rule.sign < 0]:
                 raise ValueError(f"at_most of rule {few[0]!r} must not be given with the method status")
             self.mechanism = self.monitor = ThresholdMonitor(
                 calibration="status",
-                epsilon=epsilon,
-                delta=delta,
+                **self.budget,
                 max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
                 starts=tuple(rule.threshold for rule in self.rules),
                 ends=tuple(rule.ends_at for rule in self.rules),
@@ -199,14 +183,14 @@ class AlertsParameters(CountedParameters):
                 clear, name = SIDES[longer[0].sign][1], longer[0].name
                 raise ValueError(f"{clear} of rule {name!r} must not be given with the method sparse_vector")
             self.mechanism = self.sparse_vector = SparseVector(
-                epsilon=epsilon,
+                epsilon=self.budget["epsilon"],
                 max_hits=MIN_ALERTS if min_alerts is None else min_alerts,
                 publish=GAPS,
                 branches=2,
                 monotone=len({rule.sign for rule in self.rules}) == 1,
             )
         known = json.dumps([rule.given for rule in self.rules])
-        self.noise = noise.derive("alerts", known, self.steps.label)
+        self.noise = self.noise.derive("alerts", known, self.steps.label)
 
     @property
     def _tests(self) -> int:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.continual import cardinality as mechanisms
 from privstream.mechanisms.continual.cardinality import BETA
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.views.smoothing import SmoothedWindows
 from privstream.transforms.parameters import (
     Actions,
-    Parameters,
     View,
+    WindowedParameters,
     check_limits,
     limits_of,
     within,
 )
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
-from typing_extensions import Unpack, override
+from privstream.transforms.timing.steps import Seconds, to_micros
+from typing_extensions import override
 
 METHODS = {"counts": "counts", "sparse_counter": "sparse"}
 """Which mode of the mechanism each method is."""
 FOR_EVER = 65_535  # steps, where there is no time-out
 
 
-class CardinalityParameters(Parameters):
+class CardinalityParameters(WindowedParameters):
     """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
 
     The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
@@ -52,32 +51,21 @@ class CardinalityParameters(Parameters):
         all. If people enter or leave more often than that, the bounds may be wrong,
         and the estimate may stop following the set: its bound is then -1.
 
-    Example:
-        >>> inside = SetCardinality(epsilon=1.0, window=600, start=0, end=86400, enter_values=("in",),
-        ...                         leave_values=("out",), noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: Henzinger, Sricharan, Steiner (2023), section 5; docs/proofs/cardinality.md.
     """
 
     def __init__(
         self,
         *,
-        epsilon: float,
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
-        delta: float = 0.0,
         enter_values: tuple[str, ...] | None = None,
         leave_values: tuple[str, ...] | None = None,
         timeout: Seconds | None = None,
         max_updates: int | None = None,
         max_contributions: int | None = None,
         method: Literal["counts", "sparse_counter"] = "counts",
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(noise, shards)
-        self.steps = Steps.of(start=start, end=end, **options)
+        super().__init__(**options)
         self.actions = Actions.of(enter_values=enter_values, leave_values=leave_values)
         self.timeout = None if timeout is None else to_micros("timeout", timeout)
         if leave_values is None and timeout is None:
@@ -94,8 +82,7 @@ class CardinalityParameters(Parameters):
         limited = self.steps.count is None or max_contributions is None or max_contributions < self.steps.count
         self.method, self.max_contributions = method, max_contributions if limited else None
         self.mechanism = mechanisms.SetCardinality(
-            epsilon=epsilon,
-            delta=delta,
+            **self.budget,
             horizon=self.steps.count,
             contributions=self.max_contributions,
             max_updates=max_updates,

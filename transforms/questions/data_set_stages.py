@@ -108,10 +108,6 @@ class SuggestLimits(DataSetTransform):
         Each interval alone holds the truth with probability 0.95; estimated shares are about the people who can be
         seen. At most 65,536 contributions count per person.
 
-    Example:
-        >>> suggest = SuggestLimits(window=86400, start=0, end=30 * 86400,
-        ...                         noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: derived here, docs/proofs/limits.md.
     """
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import trending
 from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.parameters import limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import HeavyHitter
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
 MONITORS = ("clock", "status")
 MAX_HITS = 4
@@ -43,10 +41,6 @@ class HeavyHittersParameters(CountedParameters):
         `monitor.detection_threshold` people have, none of them charged `max_hits` times before, with probability 95%
         in all tests together.
 
-    Example:
-        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
-        ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: docs/proofs/keyed_counts.md; for "clock" and "status" Kaplan, Mansour, Stemmer (2020), docs/proofs/clock.md,
     docs/proofs/status_monitor.md.
     """
@@ -59,38 +53,32 @@ class HeavyHittersParameters(CountedParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
         delta: float,
-        noise: NoiseSource,
         threshold: int | None = None,
         max_contributions: int | None = None,
         max_per_window: int | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
         domain: Items | None = None,
         public_items: Items | None = None,
         method: Literal["counts", "clock", "status"] = "counts",
         max_hits: int | None = None,
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(noise, shards)
+        super().__init__(delta=delta, **options)
         self._check_method(method, "counts", *MONITORS)
         least = 0 if threshold is None else checks.integer("threshold", threshold, minimum=0)
         self.domain = None if domain is None else Domain.of(domain)
         if method == "counts":
             checks.probability("delta", delta)
-            self._by_counts(noise=noise)
+            self._by_counts(noise=self.noise)
             self.follow = partial(trending, windows=self.steps, threshold=least)
             return
-        self.steps = steps = Steps.of(start=start, end=end, **options)
+        steps = self.steps
         if steps.count is None:
             raise ValueError(f"end or renew_every must be given with the method {method}")
         self.max_per_window = 1 if max_per_window is None else max_per_window
         self.mechanism = self.monitor = ThresholdMonitor(
             calibration=method,
-            epsilon=epsilon,
-            delta=delta,
+            **self.budget,
             max_hits=MAX_HITS if max_hits is None else max_hits,
             domain_size=None if self.domain is None else len(self.domain),
             horizon=steps.count,

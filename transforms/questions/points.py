@@ -115,11 +115,6 @@ class RangesParameters(PointParameters):
     Accuracy:
         With probability 95%, all answers are within their `error_bound`.
 
-    Example:
-        >>> counts = parked | RangeCounts(
-        ...     epsilon=1.0, universe=100_000, queries=[(1, 500)], window=3600, start=0, end=86400,
-        ...     delete_values=("leave",), noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/range_counting.md.
     """
 
@@ -143,11 +138,6 @@ class PredecessorParameters(PointParameters):
 
     Accuracy:
         With probability 95%, all answers are as `NearestPoints` says.
-
-    Example:
-        >>> nearest = trades | PredecessorQueries(
-        ...     epsilon=1.0, universe=1 << 32, queries=[1000], window=60, start=0, end=86400,
-        ...     noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/predecessor.md.
     """

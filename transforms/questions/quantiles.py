@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from privstream.mechanisms.accuracy import Accuracy, Limit
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.views.smoothing import SmoothedWindows
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
-    Parameters,
     View,
+    WindowedParameters,
     check_limits,
     limits_of,
     within,
 )
 from privstream.transforms.reading.fields import NUMBER, TEXT, UNREAD, EventFields
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
 
-class QuantilesParameters(Parameters):
+class QuantilesParameters(WindowedParameters):
     """Publish quantiles of the numbers of each window: the median, percentiles.
 
     Input: as of `KeyedCounts`, with a number as `value` and no item. Output: `QuantileEstimate` rows, in every window
@@ -38,11 +36,6 @@ class QuantilesParameters(Parameters):
         Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
         95%. Where a window has few values or none, intervals reach from `low` to `high`.
 
-    Example:
-        >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,
-        ...                              end=86400, max_contributions=24,
-        ...                              noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: derived here, docs/proofs/numeric_quantiles.md.
     """
 
@@ -51,32 +44,24 @@ class QuantilesParameters(Parameters):
     def __init__(
         self,
         *,
-        epsilon: float,
         low: float,
         high: float,
-        start: Moment,
-        noise: NoiseSource,
         quantiles: tuple[float, ...] = (0.5,),
         scale: Literal["linear", "log"] = "linear",
         resolution: int = 1000,
         max_contributions: int | None = None,
         max_per_window: int | None = None,
-        delta: float = 0.0,
         unit: Literal["person", "event"] = "person",
-        end: Moment | None = None,
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(noise, shards)
-        self.steps = Steps.of(start=start, end=end, **options)
+        super().__init__(**options)
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
         most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
         in_window = min(max_per_window or 1, most)
         if self.steps.count is not None:
             most = min(most, in_window * self.steps.count)
         self.mechanism = Mechanism(
-            epsilon=epsilon,
-            delta=delta,
+            **self.budget,
             low=low,
             high=high,
             resolution=resolution,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy, Limit
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
@@ -16,8 +15,7 @@ from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
 USUAL_TOP, USUAL_ITEMS = 10, 4
 
@@ -41,10 +39,6 @@ class TopKParameters(CountedParameters):
         belongs to over `selection_error` more people than one that is published. Items on top are more often too high
         than too low.
 
-    Example:
-        >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,
-        ...                       noise=KeyedNoise.from_file(path))  # doctest: +SKIP
-
     Source: docs/proofs/keyed_counts.md; for "gaps" Ding et al., Free gap estimates (2022), Algorithm 3,
     docs/proofs/top_k_windows.md.
     """
@@ -55,21 +49,15 @@ class TopKParameters(CountedParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
-        start: Moment,
-        noise: NoiseSource,
         top: int | None = None,
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         domain: Items | None = None,
         public_items: Items | None = None,
-        end: Moment | None = None,
-        delta: float = 0.0,
         method: Literal["counts", "gaps"] = "counts",
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(noise, shards)
+        super().__init__(**options)
         self._check_method(method, "counts", "gaps")
         self.domain = None if domain is None else Domain.of(domain)
         if self.domain is not None and len(self.domain) < 2:
@@ -80,12 +68,11 @@ class TopKParameters(CountedParameters):
         if self.domain is not None and top >= len(self.domain):
             raise ValueError(f"top must be < {len(self.domain)}, the number of items in domain, got {top}")
         if method == "counts":
-            self._by_counts(noise=noise, top=None)
+            self._by_counts(noise=self.noise, top=None)
             self.follow = lambda counts, _: ranked(counts, top)
             return
         if self.domain is None:
             raise ValueError("domain must be given with the method gaps")
-        self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.count is None:
             raise ValueError("end or renew_every must be given with the method gaps")
         most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
@@ -95,8 +82,7 @@ class TopKParameters(CountedParameters):
             raise ValueError(f"max_per_window must be <= max_contributions, got {self.max_per_window} > {most}")
         self.windows_of_person = min(self.steps.count, most // self.max_per_window)
         self.mechanism = MeasuredTopK(
-            epsilon=epsilon,
-            delta=delta,
+            **self.budget,
             top=top,
             releases=self.windows_of_person,
             items_per_release=self.max_per_window,
