@@ -304,11 +304,6 @@ class Categories(Question):
     lists: ClassVar[Mapping[str, str]] = {"domain": "domain", "thresholds": "thresholds"}
 
     domain: Items = option(..., "public list of categories, a file with one on each line; others count in no answer")
-    unit: Literal["event", "person"] = option("event", "what is protected: one event, or all that one person does")
-    max_contributions: Count | None = option(
-        None, "categories of one person that count in the whole run; needed with --unit person"
-    )
-    max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
 
 
 class Histogram(Categories):
@@ -323,14 +318,14 @@ class Histogram(Categories):
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="histogram",
         summary="count the events of each category since the start, after every window",
-        protected="an event, or a person over the whole run",
+        protected="an event",
         transform="questions.running_stages.ContinualHistogram",
         parameters="questions.histograms.HistogramParameters",
         row="HistogramEstimate",
         order=("window_start", "query", "-estimate", "category"),
         title="events since the start",
         published="estimates_published",
-        user="person, read with --unit person alone",
+        user="",
         item="category",
         stands={"domain": Stand("categories", "number of categories on the public list", True)},
         error_unit="events",

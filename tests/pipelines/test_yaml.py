@@ -149,7 +149,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
 
 
-OF_PEOPLE: dict[str, Any] = {"unit": "person", "max_contributions": 2}
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240}
 ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "clear_below": 5}, {"name": "all", "at_least": 5}]
@@ -175,8 +174,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"domain": Domain(ITEMS), "queries": ["histogram", "max"]},
     ),
     "ThresholdFlags": (
-        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}, **OF_PEOPLE},
-        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, **OF_PEOPLE},
+        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}},
+        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}},
     ),
     "SetCardinality": (
         {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "method": "counts"},

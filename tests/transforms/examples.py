@@ -40,7 +40,6 @@ COUNTS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 2}
 RULES = {"rules": (AlertRule(name="crowd", at_least=20),)}
 NUMBERS = {"low": 0, "high": 9}
 ASKED = {"queries": (LinearQuery(name="q", items=("1",)),)}
-PEOPLE = {"unit": "person", "max_contributions": 2}
 
 EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "heavy hitters": (ShiftingHeavyHitters, COUNTS),
@@ -64,9 +63,7 @@ EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "alerts by sparse vector": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),
     "alerts by status": (SparseVectorAlerts, WINDOWS | RULES | {"method": "status", "delta": 1e-3}),
     "histogram": (ContinualHistogram, WINDOWS | LISTED),
-    "histogram of people": (ContinualHistogram, WINDOWS | LISTED | PEOPLE),
     "flags": (ThresholdFlags, WINDOWS | LISTED | {"thresholds": 20}),
-    "flags of people": (ThresholdFlags, WINDOWS | LISTED | PEOPLE | {"thresholds": 20}),
     "cardinality": (SetCardinality, WINDOWS | {"timeout": 60, "leave_values": ("2",)}),
     "ranges": (RangeCounts, WINDOWS | {"universe": 64, "queries": [(1, 64)]}),
     "predecessors": (PredecessorQueries, WINDOWS | {"universe": 64, "queries": [60]}),

@@ -28,7 +28,7 @@ RENEWED = {
     "heavy hitters": COUNTS,
     "heavy hitters by status": HITTERS,
     "heavy hitters by clock": HITTERS,
-    "histogram of people": {"queries": ("histogram", "max"), "max_contributions": 4, "delta": 1e-3},
+    "histogram": {"queries": ("histogram", "max"), "delta": 1e-3},
     "flags": {"thresholds": 60},
     "quantiles": {"delta": 1e-3, "high": 100, "resolution": 20, "quantiles": (0.5, 0.9), "max_contributions": 3},
     "cardinality": {"timeout": 25.0, "leave_values": None},

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Limit
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.continual.histogram import HistogramQueries
 from privstream.mechanisms.continual.queries import (
     Histogram,
@@ -19,14 +18,11 @@ from privstream.mechanisms.continual.queries import (
     Quantile,
     TopK,
 )
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.parameters import Parameters, check_limits, limits_of, within
+from privstream.transforms.parameters import WindowedParameters, within
 from privstream.transforms.reading.domain import Domain, Items
-from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from privstream.transforms.reading.fields import UNREAD, EventFields
+from typing_extensions import override
 
 
 def answer(query: HistogramQuery, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
@@ -80,58 +76,29 @@ def _named(text: str, columns: int) -> HistogramQuery:
     return found
 
 
-class CategoryParameters(Parameters):
+class CategoryParameters(WindowedParameters):
     """What transforms on counts of public categories have in common."""
 
     mechanism: HistogramQueries
     claim = ""
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        domain: Items,
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
-        delta: float = 0.0,
-        unit: Literal["event", "person"] = "event",
-        max_contributions: int | None = None,
-        max_per_window: int | None = None,
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
-    ) -> None:
-        super().__init__(noise, shards)
-        self.unit = checks.one_of("unit", unit, ("event", "person"))
-        check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
-        if self.unit == "person" and max_contributions is None:
-            raise ValueError("max_contributions must be given when the unit is a person")
-        self.max_contributions, self.max_per_window = max_contributions, max_per_window
-        self.steps = Steps.of(start=start, end=end, **options)
+    def __init__(self, *, domain: Items, **options: Any) -> None:
+        super().__init__(**options)
         self.domain = Domain.of(domain)
         self.shape: dict[str, Any] = {  # what a mechanism must know: each event is a row of one column
-            "epsilon": epsilon,
-            "delta": delta,
+            **self.budget,
             "columns": len(self.domain),
             "horizon": self.steps.count,
             "row_columns": 1,
-            "rows_per_unit": max_contributions,
         }
 
     @property
     @override
-    def person_limits(self) -> tuple[Limit, ...]:
-        return limits_of(run=self.max_contributions, window=self.max_per_window, thing="event")
-
-    @property
-    @override
     def promise(self) -> PrivacyGuarantee:
-        found, by_person = self.mechanism.guarantee, self.unit == "person"
+        found = self.mechanism.guarantee
         one = f"An event counts in one window, for one category of {len(self.domain):,}."
-        proof = f"docs/proofs/live_histograms.md, section {3 if by_person else 2}; {found.proof}"
-        return replace(
-            within(found, self.person_limits, one, hashed=by_person), unit=PERSON if by_person else EVENT, proof=proof
-        )
+        proof = f"docs/proofs/live_histograms.md, section 2; {found.proof}"
+        return replace(within(found, (), one, hashed=False), proof=proof)
 
     @property
     @override
@@ -145,37 +112,29 @@ class CategoryParameters(Parameters):
             failure_probability=mechanism.beta,
             claim=f"With probability {1 - mechanism.beta:g}, {claim}.",
             numbers={"error_bound": error, "largest": largest},
-            limits=self.person_limits,
         )
 
     @property
     @override
     def event_fields(self) -> EventFields:
-        return EventFields(user=TEXT if self.unit == "person" else UNREAD)
+        return EventFields(user=UNREAD)
 
 
 class HistogramParameters(CategoryParameters):
     """Publish, at the end of every window, queries on the counts of public categories in all windows so far.
 
-    Input: as of `KeyedCounts`, with a category as item; where the unit is an event, no `user` is read.
-    `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows of each window, also an empty one.
-    Args: see `Parameters` and `privstream histogram --help`.
+    Input: as of `KeyedCounts`, with a category as item; no `user` is read. `queries` may have `Monotone` functions.
+    Output: `HistogramEstimate` rows of each window, also an empty one. Args: see `Parameters` and
+    `privstream histogram --help`.
 
     Privacy:
-        Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
-        delta): `guarantee`. Enforced: an event counts for one category; per person the first `max_contributions`
-        events count, by window and in it by time, at most `max_per_window` of each window.
-        Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
-        "event", nothing is promised to a person who has many events.
+        Unit: one event; nothing is promised to a person who has many. Neighbours: one added or removed. (epsilon,
+        delta): `guarantee`. Enforced: an event counts for one category. Public: all arguments but `noise`.
 
     Accuracy:
         With probability 95%, all estimates, in all windows together, are within their `error_bound` of the numbers
-        without noise. These are the numbers after all limits and without late events. The categories that `top:K` names
+        without noise. These are the numbers without late events. The categories that `top:K` names
         have counts within twice that of the largest ones.
-
-    Example:
-        >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
-        ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """
@@ -206,7 +165,7 @@ class HistogramParameters(CategoryParameters):
 class FlagsParameters(CategoryParameters):
     """Publish, at the end of every window, which categories have passed their thresholds; a flag stays up.
 
-    Input, windows, unit, limits and what is public are as of `ContinualHistogram`; no count is published. Output: a
+    Input, windows, unit and what is public are as of `ContinualHistogram`; no count is published. Output: a
     `CategoryFlag` row for each category and window. Args: see `Parameters` and `privstream flags --help`.
 
     Accuracy:

@@ -5,7 +5,6 @@ quantiles, ranges and nearest points.
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -81,27 +80,6 @@ class CountEvents(SplitEvents):
             yield StepKey(int(step[start]), 0).to_bytes(), (int(some.sum()), encode_counts(columns[start:end], some))
 
 
-class BoundCodes(BoundEvents):
-    """Per step and shard of people: the codes of each person that count, by shard of people."""
-
-    counted: ClassVar[str]
-    """What is limited, as counters have it."""
-    limit: int
-
-    @abstractmethod
-    def order(self, step: int, events: EventBatch) -> np.ndarray:
-        """Return the rows person by person, those that count first: by the person's own events and the noise key."""
-
-    @override
-    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        order = self.order(key.step, events)
-        places = place_in_run(events.users, order)
-        rows = order[places[order] < self.limit]
-        count_dropped(self.counted, len(events.users), len(events.users) - len(rows))
-        held = HolderBatch(events.users[rows], events.items[rows], places[rows].astype(np.uint16), Names.none())
-        yield people_key(key.shard), stepped(key.step, encode(held))
-
-
 class RunningAnswers(StepFn):
     """On a public clock: run a mechanism through every window, and make rows of what it releases."""
 
@@ -147,12 +125,6 @@ class ListedTransform(PeopleTransform):
             return CountEvents(steps=self.steps, domain=self.domain)
         return super()._splitter(**given)
 
-    def _bounded(self, in_window: BoundEvents, in_run: int) -> Sequence[beam.DoFn]:
-        """Return the stages that bound a person, if one is protected."""
-        if self.event_fields.user == UNREAD:
-            return (ToClock(),)
-        return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=in_run)
-
 
 class RankItems(RunningAnswers, state="rank_items"):
     """At each step rank all items of the domain, and publish those on top. No state outlives a step."""
@@ -195,29 +167,17 @@ class TopKWithGap(TopKParameters, CountedTransform, ListedTransform):  # noqa: D
         return self.max_per_window, self.windows_of_person, cast(Domain, self.domain).digest
 
 
-class BoundRows(BoundCodes):
-    """Of each person the first rows of a window count, by time, then by item; equal rows are alike."""
-
-    counted = "items"
-
-    @override
-    def order(self, step: int, events: EventBatch) -> np.ndarray:
-        return np.lexsort((events.items, events.times, events.users))
-
-
 class CategoryTransform(CategoryParameters, ListedTransform):
     """Counts of categories since the start."""
 
     @override
     def _limits(self) -> Sequence[beam.DoFn]:
-        in_run = self.max_contributions or 1
-        limit = min(in_run, self.max_per_window or in_run)
-        return self._bounded(BoundRows(steps=self.steps, limit=limit), in_run)
+        return (ToClock(),)
 
     @property
     @override
     def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.domain.digest
+        return (self.domain.digest,)
 
 
 class PublishHistogram(RunningAnswers, state="publish_histogram"):
@@ -284,17 +244,17 @@ class Binned:
         return np.asarray(self.bins.places(values))
 
 
-class BoundValues(BoundCodes):
+class BoundValues(BoundEvents):
     """Of each person a random sample of the values of a window counts.
 
     Equal rows of a person are told apart by how many of them come before: each is as likely to count as any other.
     """
 
-    counted = "values"
     noise: NoiseSource
+    limit: int
 
     @override
-    def order(self, step: int, events: EventBatch) -> np.ndarray:
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         columns = events.users, events.items, events.times.astype(np.uint64)
         order = np.lexsort(columns[::-1])
         first = first_of_run(*(column[order] for column in columns))
@@ -302,8 +262,14 @@ class BoundValues(BoundCodes):
         number[order] = np.arange(len(order)) - np.flatnonzero(first)[np.cumsum(first) - 1]
         rows = np.stack([*columns, number], axis=1)
         offsets = np.arange(len(rows) + 1) * rows.itemsize * rows.shape[1]
-        draws = self.noise.derive("value order", step).hash_bytes(rows.astype("<u8").view(np.uint8).ravel(), offsets)
-        return np.lexsort((number, events.items, events.times, draws, events.users))
+        noise = self.noise.derive("value order", key.step)
+        draws = noise.hash_bytes(rows.astype("<u8").view(np.uint8).ravel(), offsets)
+        order = np.lexsort((number, events.items, events.times, draws, events.users))
+        places = place_in_run(events.users, order)
+        some = order[places[order] < self.limit]
+        count_dropped("values", len(events.users), len(events.users) - len(some))
+        held = HolderBatch(events.users[some], events.items[some], places[some].astype(np.uint16), Names.none())
+        yield people_key(key.shard), stepped(key.step, encode(held))
 
 
 class PublishQuantiles(RunningAnswers, state="publish_quantiles"):
@@ -332,8 +298,10 @@ class NumericQuantiles(QuantilesParameters, ListedTransform):  # noqa: D101 - it
 
     @override
     def _limits(self) -> Sequence[beam.DoFn]:
+        if not self._by_person:
+            return (ToClock(),)
         in_window = BoundValues(steps=self.steps, noise=self.noise, limit=self.mechanism.per_step)
-        return self._bounded(in_window, self.mechanism.contributions)
+        return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=self.mechanism.contributions)
 
 
 def updates_of(batches: Sequence[bytes]) -> Updates:
