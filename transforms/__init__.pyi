@@ -1,7 +1,7 @@
 """Apache Beam transforms around the mechanisms."""
 
 from .counts.transform import KeyedCounts
-from .questions.alerts import AlertRule
+from .questions.by_counts import AlertRule
 from .questions.cardinality_stages import SetCardinality
 from .questions.data_set_stages import PrivateQueries
 from .questions.monitor_stages import ShiftingHeavyHitters, SparseVectorAlerts

@@ -139,7 +139,7 @@ DRIVEN = cases(
 )
 QUICK = cases(
     sets=["doors with time-out, limited"],
-    histograms=["people, limited"],
+    histograms=["flags, each"],
     counts=["found, more", "start, public"],
     hitters=["plain", "status, known domain"],
     points=["ranges, two"],
@@ -221,7 +221,7 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(case):
 @one_job(
     "late events",
     itertools.product(
-        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found"], hitters=["plain"]),
+        cases(sets=["doors"], histograms=["plain", "approximate"], counts=["found"], hitters=["plain"]),
         ["alone", "beside one"],
     ),
     runners=["prism"],

@@ -12,7 +12,7 @@ from every_runner import one_job
 from examples import example
 from grids import some_quick
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
-from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.by_counts import AlertRule
 
 SECOND, WINDOW, WINDOWS, PERIODS = 1_000_000, 10, 4, 3
 START = 1_700_000_003  # windows are counted from here, and so are periods

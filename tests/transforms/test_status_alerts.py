@@ -10,7 +10,7 @@ from grids import some_quick
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SparseVectorAlerts
-from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.by_counts import AlertRule
 from slow_reference import hashed, lot
 
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 8

@@ -25,7 +25,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.parameters import BEGIN, Actions
 from privstream.transforms.people.bounding import BoundEvents
-from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters
+from privstream.transforms.questions.numbers import FOR_EVER, CardinalityParameters
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import PeopleTransform

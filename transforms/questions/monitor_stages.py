@@ -21,8 +21,7 @@ from privstream.transforms.batches import HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
 from privstream.transforms.people.bounding import BoundPerWindow
-from privstream.transforms.questions.alerts import AlertRule, AlertsParameters
-from privstream.transforms.questions.heavy_hitters import HeavyHittersParameters
+from privstream.transforms.questions.by_counts import AlertRule, AlertsParameters, HeavyHittersParameters
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import STATUSES, interval
 from privstream.transforms.rows import CONTINUES, STARTED, Alert

@@ -44,10 +44,17 @@ from privstream.transforms.people.bounding import (
     add_counts,
     encode_counts,
 )
-from privstream.transforms.questions.histograms import CategoryParameters, FlagsParameters, HistogramParameters, answer
-from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
-from privstream.transforms.questions.quantiles import QuantilesParameters
-from privstream.transforms.questions.top_k import TopKParameters
+from privstream.transforms.questions.by_counts import TopKParameters
+from privstream.transforms.questions.continual import (
+    CategoryParameters,
+    FlagsParameters,
+    HistogramParameters,
+    PointParameters,
+    PredecessorParameters,
+    RangesParameters,
+    answer,
+)
+from privstream.transforms.questions.numbers import QuantilesParameters
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
