@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
@@ -25,7 +25,7 @@ from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, D
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
-from privstream.transforms.timing.clock import CloseWindows, WithClock, check_runner
+from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -225,12 +225,6 @@ class PeopleTransform(PrivateTransform):
     last_stage: Any = None
     """The `RunningAnswers` that publish, unless a transform has more stages."""
 
-    asked: Mapping[str, Any] = MappingProxyType({})
-    """What these are made with beside the mechanism and noise."""
-
-    _labels: tuple[Any, ...] = ()
-    """All that rows depend on beside events, windows and the mechanism, as parts of noise labels."""
-
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
@@ -249,7 +243,7 @@ class PeopleTransform(PrivateTransform):
     @cached_property
     def publishing_noise(self) -> NoiseSource:
         """The noise of what is published: a run with other parameters shares none of it."""
-        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
+        return self.noise.derive("rows", self.steps.label, json.dumps(self.release, sort_keys=True))
 
     @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -281,14 +275,14 @@ class PeopleTransform(PrivateTransform):
             return SplitByRules(**common, rules=self.rules, **given)
         return SplitEvents(**common, domain=self.domain, positions=self.domain is not None, **given)
 
-    @abstractmethod
     def _limits(self) -> Sequence[beam.DoFn]:
-        """Return what bounds a person in a window, and perhaps in the run."""
+        """Return what bounds a person in a window, and perhaps in the run; or what takes all events."""
+        return (ToClock(),)
 
     def _last(self) -> Any:
         """Return the stage that publishes."""
-        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, **self.asked}
-        return self.last_stage(steps=self.steps, timer_offset=2, **given)
+        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, "listed": self.domain}
+        return self.last_stage(steps=self.steps, timer_offset=2, queries=getattr(self, "queries", ()), **given)
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:

@@ -73,10 +73,9 @@ def expected(made, events):
     """Return the rows, from mechanisms that are fed window by window."""
     rows = []
     state = made.mechanism.initial_state()
-    windows = f"{10 * SECOND} {START // 10} {END // 10} {made.steps.allowed_lateness}"
-    noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.begin} {made.actions.end}")
+    noise = made.publishing_noise
     for number, window in enumerate(batches_of(made, events)):
-        start, numbers = START + 10 * number, made.queries
+        start, numbers = START + 10 * number, made.queries.tolist()
         updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
         head = Timestamp(start), Timestamp(start + 10)
         if isinstance(made, RangeCounts):

@@ -215,8 +215,3 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
     def _limits(self) -> tuple[LastPresence, TrackMembers]:
         track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
         return LastPresence(steps=self.steps, timeout=self.timeout), track
-
-    @property
-    @override
-    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return f"{self.actions.begin} {self.actions.end} {self.timeout}", f"{self.max_contributions}"

@@ -191,8 +191,8 @@ LATER = 1000
 """The window for which the error is stated when there is no end."""
 
 
-def point_queries(given: Any, fields: tuple[str, ...], universe: int) -> tuple[tuple[int, ...], ...]:
-    """Return queries, each as many points as it has fields, distinct and in order."""
+def point_queries(given: Any, fields: tuple[str, ...], universe: int) -> np.ndarray:
+    """Return queries, each as many points as it has fields, distinct and in order; int64."""
     rule = f"queries must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
     if not isinstance(given, Collection):
         raise TypeError(f"{rule}, got {type(given).__name__}")
@@ -206,7 +206,7 @@ def point_queries(given: Any, fields: tuple[str, ...], universe: int) -> tuple[t
         found.add(tuple(map(int, query)))
     if not 1 <= len(found) <= MOST_QUERIES:
         raise ValueError(f"queries must be 1 to {MOST_QUERIES:,} different ones, got {len(found):,}")
-    return tuple(sorted(found))
+    return np.array(sorted(found), np.int64)
 
 
 class PointParameters(Parameters):
@@ -292,8 +292,8 @@ class RangesParameters(PointParameters):
 
     def __init__(self, *, queries: Sequence[tuple[int, int]], **options: Any) -> None:
         super().__init__(queries=queries, **options)
-        pairs = tuple((low, high) for low, high in self.queries)
-        self.mechanism = RangeCounter(**self.common, delta=self.delta, ranges=pairs)
+        ranges = tuple(map(tuple, self.queries.tolist()))
+        self.mechanism = RangeCounter(**self.common, delta=self.delta, ranges=ranges)
 
 
 class PredecessorParameters(PointParameters):

@@ -5,9 +5,9 @@ quantiles, ranges and nearest points.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
@@ -16,7 +16,7 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.histogram import HistogramState
 from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
-from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
+from privstream.mechanisms.continual.queries import Histogram
 from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
@@ -46,7 +46,6 @@ from privstream.transforms.people.bounding import (
 )
 from privstream.transforms.questions.by_counts import TopKParameters
 from privstream.transforms.questions.continual import (
-    CategoryParameters,
     FlagsParameters,
     HistogramParameters,
     PointParameters,
@@ -55,7 +54,6 @@ from privstream.transforms.questions.continual import (
     answer,
 )
 from privstream.transforms.questions.numbers import QuantilesParameters
-from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
 from privstream.transforms.rows import (
@@ -67,7 +65,7 @@ from privstream.transforms.rows import (
     RankedItem,
 )
 from privstream.transforms.stages import PeopleTransform
-from privstream.transforms.timing.clock import ToClock, stepped
+from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -91,8 +89,8 @@ class RunningAnswers(StepFn):
     """On a public clock: run a mechanism through every window, and make rows of what it releases."""
 
     row_type: ClassVar[type[Any]]
-    listed: Any = ()
-    """What is counted, by number."""
+    listed: Any = ()  # what is counted, by number
+    queries: Any = ()
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
@@ -120,11 +118,6 @@ class ListedTransform(PeopleTransform):
 
     Where an event is protected, whose it is is not even read: events are counted at once.
     """
-
-    @property
-    @override
-    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"listed": self.domain}
 
     @override
     def _splitter(self, **given: Any) -> beam.DoFn:
@@ -168,30 +161,11 @@ class TopKWithGap(TopKParameters, CountedTransform, ListedTransform):  # noqa: D
         in_run = LimitRows(steps=self.steps, timer_offset=1, limit=self.windows_of_person, whole_steps=True)
         return in_window, in_run
 
-    @property
-    @override
-    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return self.max_per_window, self.windows_of_person, cast(Domain, self.domain).digest
-
-
-class CategoryTransform(CategoryParameters, ListedTransform):
-    """Counts of categories since the start."""
-
-    @override
-    def _limits(self) -> Sequence[beam.DoFn]:
-        return (ToClock(),)
-
-    @property
-    @override
-    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return (self.domain.digest,)
-
 
 class PublishHistogram(RunningAnswers, state="publish_histogram"):
     """Publish what is asked."""
 
     row_type = HistogramEstimate
-    queries: dict[str, HistogramQuery]
     counter = "estimates_published"
 
     @override
@@ -205,13 +179,8 @@ class PublishHistogram(RunningAnswers, state="publish_histogram"):
                 yield name, category, estimate, bound, *interval(estimate, bound)
 
 
-class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
+class ContinualHistogram(HistogramParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
     last_stage = PublishHistogram
-
-    @property
-    @override
-    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {**super().asked, "queries": self.queries}
 
 
 class RaiseFlags(RunningAnswers, state="raise_flags"):
@@ -227,7 +196,7 @@ class RaiseFlags(RunningAnswers, state="raise_flags"):
             yield self.listed[place], up, threshold, bound
 
 
-class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
+class ThresholdFlags(FlagsParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
     last_stage = RaiseFlags
 
 
@@ -306,7 +275,7 @@ class NumericQuantiles(QuantilesParameters, ListedTransform):  # noqa: D101 - it
     @override
     def _limits(self) -> Sequence[beam.DoFn]:
         if not self._by_person:
-            return (ToClock(),)
+            return super()._limits()
         in_window = BoundValues(steps=self.steps, noise=self.noise, limit=self.mechanism.per_step)
         return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=self.mechanism.contributions)
 
@@ -349,27 +318,12 @@ class PointTransform(PointParameters, PeopleTransform):
     def _splitter(self, **given: Any) -> PackUpdates:
         return PackUpdates(steps=self.steps, universe=self.universe, domain=self.actions, **given)
 
-    @override
-    def _limits(self) -> tuple[ToClock]:
-        return (ToClock(),)
-
-    @property
-    @override
-    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return (f"{self.actions.begin} {self.actions.end}",)
-
-    @property
-    @override
-    def asked(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"queries": np.array(self.queries, np.int64)}
-
 
 class AnswerPredecessors(RunningAnswers, state="answer_predecessors"):
     """Answer, at the end of every window, which points are nearest to the points that are asked for."""
 
     row_type = NearestPoints
     counter = "neighbours_published"
-    queries: np.ndarray
 
     @override
     def given(self, step: int, batches: list[bytes]) -> PredecessorStep:
@@ -390,7 +344,6 @@ class CountRanges(RunningAnswers, state="count_ranges"):
 
     row_type = RangeCount
     counter = "counts_published"
-    queries: np.ndarray
 
     @override
     def given(self, step: int, batches: list[bytes]) -> Updates:
