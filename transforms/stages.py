@@ -222,9 +222,6 @@ class PeopleTransform(PrivateTransform):
     rules: tuple[Any, ...] = ()
     """What is counted in place of items: people with an event that meets a rule."""
 
-    last_stage: Any = None
-    """The `RunningAnswers` that publish, unless a transform has more stages."""
-
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
@@ -279,10 +276,9 @@ class PeopleTransform(PrivateTransform):
         """Return what bounds a person in a window, and perhaps in the run; or what takes all events."""
         return (ToClock(),)
 
+    @abstractmethod
     def _last(self) -> Any:
         """Return the stage that publishes."""
-        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, "listed": self.domain}
-        return self.last_stage(steps=self.steps, timer_offset=2, queries=getattr(self, "queries", ()), **given)
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:

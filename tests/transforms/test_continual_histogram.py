@@ -75,7 +75,7 @@ def test_a_state_is_small_however_many_events_there_were():
     sizes = []
     for n in (10, 3000):
         fns = dofns_of(made)
-        stage, closing = started(fns["PublishHistogram"], random.Random(1)), OpenWindows(fns["ToClock"], made.steps)
+        stage, closing = started(fns["RunningAnswers"], random.Random(1)), OpenWindows(fns["ToClock"], made.steps)
         closing.send(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         now = made.steps.decision_time(made.steps.end - 2, 2).micros
         stage.feed(closing.close(now))

@@ -20,7 +20,7 @@ from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
-from privstream.transforms.people.bounding import BoundPerWindow
+from privstream.transforms.people.bounding import BoundPerWindow, add_counts
 from privstream.transforms.questions.by_counts import AlertRule, AlertsParameters, HeavyHittersParameters
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import STATUSES, interval
@@ -172,7 +172,7 @@ class TestCounts(RunningAnswers, state="test_counts"):
         if self.mechanism.halted(state.progress):
             return state, []
         signs, thresholds = (np.array([getattr(rule, of) for rule in self.listed]) for of in ("sign", "threshold"))
-        counts = signs * self.given(step, batches)
+        counts = signs * add_counts(batches, len(self.listed))
         after, answers = self.mechanism.step(state.progress, counts, self.noise_of(step), thresholds=signs * thresholds)
         left = math.floor(max(0.0, self.mechanism.epsilon - self.mechanism.spent(after)) * PARTS) / PARTS
         hits, stopped = np.flatnonzero(answers.hits), self.mechanism.halted(after)  # rules behind the last one are cut

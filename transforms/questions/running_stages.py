@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -20,7 +20,6 @@ from privstream.mechanisms.continual.queries import Histogram
 from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
-from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -62,7 +61,6 @@ from privstream.transforms.rows import (
     NearestPoints,
     QuantileEstimate,
     RangeCount,
-    RankedItem,
 )
 from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.clock import stepped
@@ -85,12 +83,12 @@ class CountEvents(SplitEvents):
             yield StepKey(int(step[start]), 0).to_bytes(), (int(some.sum()), encode_counts(columns[start:end], some))
 
 
-class RunningAnswers(StepFn):
+class RunningAnswers(StepFn, state="running_answers"):
     """On a public clock: run a mechanism through every window, and make rows of what it releases."""
 
-    row_type: ClassVar[type[Any]]
-    listed: Any = ()  # what is counted, by number
-    queries: Any = ()
+    asked: Any
+    """The transform that is answered."""
+    row_type: Any
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
@@ -101,23 +99,27 @@ class RunningAnswers(StepFn):
 
     def answer(self, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[tuple[Any, ...]]]:
         """Return the state after a step, and the fields of each row behind those of the window."""
-        state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
-        return state, self.rows(state, found)
-
-    def given(self, step: int, batches: list[bytes]) -> Any:
-        """Return what the mechanism is given: counts, int64, of what is listed."""
-        return add_counts(batches, len(self.listed))
-
-    def rows(self, state: Any, found: Any) -> Iterable[tuple[Any, ...]]:
-        """Return the fields of rows, given what the mechanism has released, and its state after that."""
-        raise NotImplementedError
+        state, found = self.mechanism.step(state, self.asked.counts_of(step, batches), self.noise_of(step))
+        return state, self.asked.rows(state, found)
 
 
-class ListedTransform(PeopleTransform):
+class RunningTransform(PeopleTransform):
     """Events in; something private about the counts of what is listed, after every window, out.
 
     Where an event is protected, whose it is is not even read: events are counted at once.
     """
+
+    row_type: Any
+    counter: str
+    last_stage = RunningAnswers
+
+    def counts_of(self, step: int, batches: list[bytes]) -> Any:
+        """Return what the mechanism is given: counts, int64, of what is listed."""
+        return add_counts(batches, len(self.domain))
+
+    def rows(self, state: Any, found: Any) -> Iterable[tuple[Any, ...]]:
+        """Return the fields of rows, given what the mechanism has released, and its state after that."""
+        raise NotImplementedError
 
     @override
     def _splitter(self, **given: Any) -> beam.DoFn:
@@ -125,13 +127,15 @@ class ListedTransform(PeopleTransform):
             return CountEvents(steps=self.steps, domain=self.domain)
         return super()._splitter(**given)
 
+    @override
+    def _last(self) -> RunningAnswers:
+        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, "asked": self}
+        given |= {"row_type": self.row_type, "counter": self.counter}
+        return self.last_stage(steps=self.steps, timer_offset=2, **given)
+
 
 class RankItems(RunningAnswers, state="rank_items"):
     """At each step rank all items of the domain, and publish those on top. No state outlives a step."""
-
-    mechanism: MeasuredTopK
-    row_type = RankedItem
-    counter = "ranks_published"
 
     @override
     def initial(self, key: bytes) -> None:
@@ -143,13 +147,13 @@ class RankItems(RunningAnswers, state="rank_items"):
 
     @override
     def answer(self, step: int, batches: list[bytes], state: None) -> tuple[None, Iterator[tuple[Any, ...]]]:
-        found = self.mechanism.release(self.given(step, batches), self.noise.derive("step", step))
+        found = self.mechanism.release(self.asked.counts_of(step, batches), self.noise.derive("step", step))
         columns = (found.indices, found.gaps.astype(float), found.estimates, found.lower, found.upper)
         rows = enumerate(zip(*(column.tolist() for column in columns), strict=True), start=1)
-        return None, ((rank, self.listed[item], *numbers) for rank, (item, *numbers) in rows)
+        return None, ((rank, self.asked.domain[item], *numbers) for rank, (item, *numbers) in rows)
 
 
-class TopKWithGap(TopKParameters, CountedTransform, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
+class TopKWithGap(TopKParameters, CountedTransform, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
     last_stage = RankItems
 
     @override
@@ -162,11 +166,8 @@ class TopKWithGap(TopKParameters, CountedTransform, ListedTransform):  # noqa: D
         return in_window, in_run
 
 
-class PublishHistogram(RunningAnswers, state="publish_histogram"):
-    """Publish what is asked."""
-
-    row_type = HistogramEstimate
-    counter = "estimates_published"
+class ContinualHistogram(HistogramParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type, counter = HistogramEstimate, "estimates_published"
 
     @override
     def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
@@ -175,29 +176,18 @@ class PublishHistogram(RunningAnswers, state="publish_histogram"):
         for place, (name, query) in enumerate(self.queries.items()):
             columns, estimates = answer(query, found) if whole else ((-1,), found[place : place + 1])
             for column, estimate in zip(columns, estimates.tolist(), strict=True):
-                category = self.listed[column] if column >= 0 else ""
+                category = self.domain[column] if column >= 0 else ""
                 yield name, category, estimate, bound, *interval(estimate, bound)
 
 
-class ContinualHistogram(HistogramParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
-    last_stage = PublishHistogram
-
-
-class RaiseFlags(RunningAnswers, state="raise_flags"):
-    """Publish all flags."""
-
-    row_type = CategoryFlag
-    counter = "flags_published"
+class ThresholdFlags(FlagsParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type, counter = CategoryFlag, "flags_published"
 
     @override
     def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
         bound = self.mechanism.error_bound(state.step, state.interval)
-        for place, (threshold, up) in enumerate(zip(self.mechanism.thresholds, found.tolist(), strict=True)):
-            yield self.listed[place], up, threshold, bound
-
-
-class ThresholdFlags(FlagsParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
-    last_stage = RaiseFlags
+        for place, (threshold, up) in enumerate(zip(self.mechanism.thresholds or (), found.tolist(), strict=True)):
+            yield self.domain[place], up, threshold, bound
 
 
 @dataclass(frozen=True)
@@ -248,24 +238,8 @@ class BoundValues(BoundEvents):
         yield people_key(key.shard), stepped(key.step, encode(held))
 
 
-class PublishQuantiles(RunningAnswers, state="publish_quantiles"):
-    """On a public clock: publish the quantiles of every window."""
-
-    row_type = QuantileEstimate
-    counter = "quantiles_published"
-
-    @override
-    def given(self, step: int, batches: list[bytes]) -> BinnedStep:
-        return BinnedStep(step=self.steps.number(step), counts=super().given(step, batches))
-
-    @override
-    def rows(self, state: int, found: QuantileRows) -> Iterator[tuple[Any, ...]]:
-        columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
-        return zip(*(column.tolist() for column in columns), strict=True)
-
-
-class NumericQuantiles(QuantilesParameters, ListedTransform):  # noqa: D101 - its docstring is that of its parameters
-    last_stage = PublishQuantiles
+class NumericQuantiles(QuantilesParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type, counter = QuantileEstimate, "quantiles_published"
 
     @property
     def domain(self) -> Binned:
@@ -278,6 +252,15 @@ class NumericQuantiles(QuantilesParameters, ListedTransform):  # noqa: D101 - it
             return super()._limits()
         in_window = BoundValues(steps=self.steps, noise=self.noise, limit=self.mechanism.per_step)
         return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=self.mechanism.contributions)
+
+    @override
+    def counts_of(self, step: int, batches: list[bytes]) -> BinnedStep:
+        return BinnedStep(step=self.steps.number(step), counts=super().counts_of(step, batches))
+
+    @override
+    def rows(self, state: int, found: QuantileRows) -> Iterator[tuple[Any, ...]]:
+        columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def updates_of(batches: Sequence[bytes]) -> Updates:
@@ -311,7 +294,7 @@ class PackUpdates(SplitEvents):
         return super().usable(batch.take(pa.array(within)))
 
 
-class PointTransform(PointParameters, PeopleTransform):
+class PointTransform(PointParameters, RunningTransform):
     """Updates of points in; answers to public queries at the end of each window."""
 
     @override
@@ -319,14 +302,11 @@ class PointTransform(PointParameters, PeopleTransform):
         return PackUpdates(steps=self.steps, universe=self.universe, domain=self.actions, **given)
 
 
-class AnswerPredecessors(RunningAnswers, state="answer_predecessors"):
-    """Answer, at the end of every window, which points are nearest to the points that are asked for."""
-
-    row_type = NearestPoints
-    counter = "neighbours_published"
+class PredecessorQueries(PredecessorParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type, counter = NearestPoints, "neighbours_published"
 
     @override
-    def given(self, step: int, batches: list[bytes]) -> PredecessorStep:
+    def counts_of(self, step: int, batches: list[bytes]) -> PredecessorStep:
         return PredecessorStep(updates_of(batches), self.queries[:, 0])
 
     @override
@@ -335,18 +315,11 @@ class AnswerPredecessors(RunningAnswers, state="answer_predecessors"):
         return zip(*(column.tolist() for column in columns), strict=True)
 
 
-class PredecessorQueries(PredecessorParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
-    last_stage = AnswerPredecessors
-
-
-class CountRanges(RunningAnswers, state="count_ranges"):
-    """Count, at the end of every window, in the ranges that are asked."""
-
-    row_type = RangeCount
-    counter = "counts_published"
+class RangeCounts(RangesParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type, counter = RangeCount, "counts_published"
 
     @override
-    def given(self, step: int, batches: list[bytes]) -> Updates:
+    def counts_of(self, step: int, batches: list[bytes]) -> Updates:
         return updates_of(batches)
 
     @override
@@ -354,7 +327,3 @@ class CountRanges(RunningAnswers, state="count_ranges"):
         errors, spreads = self.mechanism.errors(state.step), self.mechanism.spreads(state.step, OUTSIDE)
         ends = np.maximum(0, found - spreads), np.maximum(0, found + spreads)
         return zip(*(column.tolist() for column in (*self.queries.T, found, errors, *ends)), strict=True)
-
-
-class RangeCounts(RangesParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
-    last_stage = CountRanges
