@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from privstream.pipelines.suggestions import meant
@@ -76,33 +75,26 @@ def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom
 
 
 RULES = {
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "int_parsing_size": "must be a smaller number",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-    "finite_number": "must be finite",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-    "string_type": "must be a text",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "finite": "must be finite",
+    "bool": "must be true or false",
+    "string": "must be a text",
     "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must match {pattern}",
     "missing": "must be given",
-    "dict_type": "must be a mapping of keys to values",
-    "model_type": "must be a mapping of keys to values",
-    "model_attributes_type": "must be a mapping of keys to values",
-    "tuple_type": "must be a list",
+    "dict": "must be a mapping of keys to values",
+    "model": "must be a mapping of keys to values",
+    "tuple": "must be a list",
     "greater_than": "must be > {gt}",
     "greater_than_equal": "must be >= {ge}",
     "less_than": "must be < {lt}",
     "less_than_equal": "must be <= {le}",
-    "literal_error": "must be one of {expected}",
+    "literal": "must be one of {expected}",
     "union_tag_invalid": "must be one of {expected_tags}",
     "union_tag_not_found": "must have the key question",
     "too_short": "must not be empty",
 }
-"""What values must be, by the kinds of errors of pydantic."""
+"""What values must be, by the kinds of errors of pydantic, or how these begin."""
 
 
 def _broken(error: ValidationError, at: Place) -> WrongKeyError:
@@ -128,7 +120,8 @@ def _rule(details: ErrorDetails) -> str:
         text = str(context["error"])
     else:
         given = {name: f"{each:g}" if isinstance(each, float) else each for name, each in context.items()}
-        text = RULES.get(kind, details["msg"][0].lower() + details["msg"][1:]).format(**given).replace("'", "")
+        rule = RULES.get(kind) or RULES.get(kind.partition("_")[0]) or details["msg"][0].lower() + details["msg"][1:]
+        text = rule.format(**given).replace("'", "")
     if kind in ("missing", "unknown_key") or ", got " in text or (kind == "value_error" and isinstance(value, Mapping)):
         return text
     value = context.get("tag", value)
@@ -238,34 +231,16 @@ def _moment(value: Any) -> Any:
     return value if isinstance(value, str) else check_size(value)
 
 
-def comma_separated(text: str) -> list[str]:
-    """Return the texts of a list, or, of `@FILE`, the lines of a file."""
-    if text.startswith("@"):
-        try:
-            read = Path(text[1:]).read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise ValueError("must be a file in UTF-8") from None
-        except OSError as error:
-            raise ValueError(f"must be a file that can be read ({error.strerror})") from None
-        lines = read.replace("\r\n", "\n").removesuffix("\n").split("\n")
-        if "" in lines:
-            raise ValueError("must be a file with a text on each line, and no line empty")
-        return lines
-    if Path(text).suffix and Path(text).is_file():
-        raise ValueError(f"must be texts with commas between them, or @{text} for the lines of this file")
-    if "" in (parts := text.split(",")):
-        raise ValueError(f"must be texts with commas between them, none of them empty, got {text!r}")
-    return parts
-
-
 def _texts(value: Any) -> Any:
     """Return a list of texts; an integer is its decimal text, as in events."""
-    found = comma_separated(value) if isinstance(value, str) else value
+    found = value.split(",") if isinstance(value, str) else value
     if not isinstance(found, list | tuple):
         raise ValueError(f"must be a list of texts, got {type(value).__name__}")
     if wrong := [one for one in found if isinstance(one, bool) or not isinstance(one, str | int)]:
         rule = "must be a list of texts, in quotes where YAML reads something else"
         raise ValueError(f"{rule}: one is a {type(wrong[0]).__name__}")
+    if "" in found:
+        raise ValueError("must be texts with commas between them, none of them empty")
     return tuple(map(str, found))
 
 

@@ -83,7 +83,6 @@ class Counts(AboutItems):
         row="KeyCount",
         order=("window_start", "-people", "item"),
         title="counts",
-        published="counts_published",
         user="person, not read with --unit event",
         value="whole number to add up for each item, such as a price in cents (default: value); read with --max_value",
         whole_values=True,
@@ -116,7 +115,6 @@ class HeavyHitters(AboutItems):
         row="HeavyHitter",
         order=("window_start", "-people", "item"),
         title="trending items",
-        published="hits_published",
         why_nothing="no item surely has more people than the threshold, so nothing is published",
         stands=LISTED,
     )
@@ -144,7 +142,6 @@ class TopK(AboutItems):
         row="RankedItem",
         order=("window_start", "rank"),
         title="largest items",
-        published="ranks_published",
         why_nothing="no item was found, so nothing is published",
         stands=LISTED,
     )
@@ -186,7 +183,6 @@ class Alerts(Question):
         row="Alert",
         order=("window_start", "rule"),
         title="alerts",
-        published="alerts_published",
         epilog=ALERT_RULES,
         stands={"rules": Stand("rules", "number of rules, or the file with them", True, {"at_least": FAR})},
     )
@@ -216,7 +212,6 @@ class Quantiles(Question):
         row="QuantileEstimate",
         order=("window_start", "quantile"),
         title="quantiles",
-        published="quantiles_published",
         user="person, not read with --unit event",
         item="",
         value="number (default: value)",
@@ -259,7 +254,6 @@ class Cardinality(Question):
         row="CardinalityEstimate",
         order=("window_start",),
         title="people present",
-        published="estimates_published",
         item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
         items_with=("enter_values", "leave_values"),
         assumed={"leave_values": ("leave",)},
@@ -282,7 +276,6 @@ class Suggest(Question):
         row="LimitShare",
         order=("above",),
         title="rows about limits",
-        published="limits_published",
         below="suggest.answer.below",
         bounded=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
@@ -324,7 +317,6 @@ class Histogram(Categories):
         row="HistogramEstimate",
         order=("window_start", "query", "-estimate", "category"),
         title="events since the start",
-        published="estimates_published",
         user="",
         item="category",
         stands={"domain": Stand("categories", "number of categories on the public list", True)},
@@ -351,7 +343,6 @@ class Flags(Categories):
         row="CategoryFlag",
         order=("window_start", "-raised", "category"),
         title="flags",
-        published="flags_published",
         assumed={"thresholds": 1},
         chart="flags",
     )
@@ -400,7 +391,6 @@ class Ranges(Points):
         row="RangeCount",
         order=("window_start", "low", "high"),
         title="points in ranges",
-        published="counts_published",
         epilog=f"""{POINT_QUERIES}
   {{"low": 1, "high": 50}}
 """,
@@ -425,7 +415,6 @@ class Predecessor(Points):
         row="NearestPoints",
         order=("window_start", "query"),
         title="nearest points",
-        published="neighbours_published",
         epilog=f"""{POINT_QUERIES}
   {{"point": 50}}
 """,
@@ -456,7 +445,6 @@ class Queries(Question):
         row="QueryAnswer",
         order=("number",),
         title="answers",
-        published="queries_answered",
         bounded=True,
         epilog="""\
 queries, one JSON object on each line, in the order in which they are asked:

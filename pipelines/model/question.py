@@ -49,7 +49,6 @@ class QuestionInfo:
     # fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row
     order: tuple[str, ...]
     title: str  # what the rows are, in the plural
-    published: str  # the counter of what was published
     parameters: str = ""  # path of the class with its guarantee and accuracy, which needs no Beam
     why_nothing: str = ""  # why a run may publish nothing of usable events; without it, every run publishes something
     user: str = "person"  # what the field of an event is; empty if it is not read; `item` and `value` likewise

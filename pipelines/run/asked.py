@@ -120,8 +120,9 @@ class Asked:
         dropped = limits and limits["dropped"]
         shown = sort_table(view(rows, dropped), info.order)
         write_row_file(path, self.row_type, shown)
-        published = self.counters(counted).get(info.published, 0)
-        counted = {**counted, (self.label("Show"), info.published): len(shown) - published}
+        counter = self.transform.counter
+        published = self.counters(counted).get(counter, 0)
+        counted = {**counted, (self.label("Show"), counter): len(shown) - published}
         return Answer(rows, shown, dropped), counted
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
@@ -131,7 +132,7 @@ class Asked:
             name=self.name,
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
-            published=counters.get(self.question.info.published, 0),
+            published=counters.get(self.transform.counter, 0),
             alike=counters.get(ALIKE, 0),
         )
 

@@ -76,6 +76,7 @@ class CountsParameters(Parameters):
     Source: derived here, docs/proofs/keyed_counts.md.
     """
 
+    counter = "counts_published"
     rules: tuple[Any, ...] = ()
     """What is counted in place of items."""
 
