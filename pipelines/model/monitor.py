@@ -201,12 +201,11 @@ class ViewModel(Model):
             raise WrongKeyError(("of",), "must be given, the name of a question or of another view")
         if self.item is not None and self.quantile is not None:
             raise WrongKeyError(("quantile",), "must not be given with item")
-        if self.above is not None and self.clear_below is not None and self.clear_below > self.above:
-            rule = f"must be <= {self.above:g}, where an alert begins, got {self.clear_below:g}"
-            raise WrongKeyError(("clear_below",), rule)
-        if self.below is not None and self.clear_above is not None and self.clear_above < self.below:
-            rule = f"must be >= {self.below:g}, where an alert begins, got {self.clear_above:g}"
-            raise WrongKeyError(("clear_above",), rule)
+        condition = self.condition
+        if condition is not None and condition.sign * (condition.ends_at - condition.threshold) > 0:
+            key, sign = ("clear_below", "<=") if condition.sign > 0 else ("clear_above", ">=")
+            rule = f"must be {sign} {condition.threshold:g}, where an alert begins, got {condition.ends_at:g}"
+            raise WrongKeyError((key,), rule)
         return self
 
 

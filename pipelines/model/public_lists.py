@@ -39,9 +39,6 @@ class Reading(NamedTuple):
         return cls(encoding_of(data.encoding or UTF_8), Spelling(null=data.null, **flags))
 
 
-AS_UTF_8 = Reading()
-
-
 def json_lines(option: str, path: str, parse: Callable[[Mapping[str, Any]], Read]) -> list[Read]:
     """Return what is made of each line of a public file of JSON objects, which is small enough for memory.
 
@@ -65,7 +62,7 @@ def json_lines(option: str, path: str, parse: Callable[[Mapping[str, Any]], Read
     return found
 
 
-def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
+def domain(name: str, value: Any, reading: Reading) -> Domain:
     """Return the domain that a list or a path describes."""
     if isinstance(value, str):
         return Domain.from_file(value, name=name, encoding=reading.encoding, spelling=reading.spelling)
@@ -93,22 +90,22 @@ class Range(Model):
     high: StrictInt
 
 
-def points(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[int, ...]:
+def points(name: str, value: Any, reading: Reading) -> tuple[int, ...]:
     """Return the points that are asked for."""
     return objects(name, value, lambda given: Point.read(given).point)
 
 
-def ranges(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[tuple[int, int], ...]:
+def ranges(name: str, value: Any, reading: Reading) -> tuple[tuple[int, int], ...]:
     """Return the ranges that are asked for."""
     return objects(name, value, lambda given: ((one := Range.read(given)).low, one.high))
 
 
-def rules(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
+def rules(name: str, value: Any, reading: Reading) -> tuple[AlertRule, ...]:
     """Return the rules of alerts."""
     return objects(name, value, lambda given: _about_items(AlertRule, given, reading))
 
 
-def queries(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[LinearQuery, ...]:
+def queries(name: str, value: Any, reading: Reading) -> tuple[LinearQuery, ...]:
     """Return the queries about people."""
     return objects(name, value, lambda given: _about_items(LinearQuery, given, reading))
 
@@ -141,7 +138,7 @@ def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
     return found
 
 
-def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict[str, int]:
+def thresholds(name: str, value: Any, reading: Reading) -> int | dict[str, int]:
     """Return a number, or a number for each category; a category that is an integer is its decimal text."""
     found = value
     if isinstance(value, str) and os.path.isfile(value):  # a device may never end

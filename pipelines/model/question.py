@@ -195,7 +195,7 @@ class Question(Model):
         own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}
         for name in self.lists.keys() & own:
             public = loaded("model.public_lists")
-            own[name] = getattr(public, self.lists[name])(name, own[name], reading or public.AS_UTF_8)
+            own[name] = getattr(public, self.lists[name])(name, own[name], reading or public.Reading())
         if self.info.has_windows:
             spans = self.windows_in(windows).arguments(zone)
             needed = [name for name in ("start", "end") if name in known and known[name].default is known[name].empty]

@@ -250,10 +250,6 @@ class AlertRule:
         items: what is counted are the people with an event of one of these items; None for people with any event.
         clear_below: of a rule with at_least, a number, not above it, below which an alert ends; without it `at_least`.
         clear_above: of a rule with at_most, a number, not below it, above which an alert ends.
-
-    Example:
-        >>> AlertRule(name="flu", at_least=500, items=("fever", "cough")).threshold
-        500
     """
 
     name: str = ""

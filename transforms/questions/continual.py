@@ -13,13 +13,11 @@ from privstream.mechanisms.continual.histogram import HistogramQueries
 from privstream.mechanisms.continual.predecessor import DynamicPredecessor, IncrementalPredecessor
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery, MaxSum, MinSum, Monotone, Quantile, TopK
 from privstream.mechanisms.continual.ranges import RangeCounter
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.parameters import Actions, Parameters, WindowedParameters, within
+from privstream.transforms.parameters import Actions, WindowedParameters, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import NUMBER, UNREAD, EventFields
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
 
 def answer(query: HistogramQuery, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
@@ -209,7 +207,7 @@ def point_queries(given: Any, fields: tuple[str, ...], universe: int) -> np.ndar
     return np.array(sorted(found), np.int64)
 
 
-class PointParameters(Parameters):
+class PointParameters(WindowedParameters):
     """What transforms on sets of points have in common.
 
     Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
@@ -229,23 +227,18 @@ class PointParameters(Parameters):
     def __init__(
         self,
         *,
-        epsilon: float,
         universe: int,
-        start: Moment,
-        noise: NoiseSource,
         queries: Sequence[Any],
-        end: Moment | None = None,
-        delta: float = 0.0,
         insert_values: tuple[str, ...] | None = None,
         delete_values: tuple[str, ...] | None = None,
-        **options: Unpack[WindowOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(noise)
-        self.steps = Steps.of(start=start, end=end, **options)
+        super().__init__(**options)
         self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
-        self.delta = checks.probability("delta", delta, zero=True)
-        self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
+        self.delta = checks.probability("delta", self.budget["delta"], zero=True)
+        self.common: dict[str, Any] = {"universe": universe, "horizon": self.steps.count}
+        self.common["epsilon"] = self.budget["epsilon"]
         self.queries = point_queries(queries, self.query_fields, universe)
 
     @property

@@ -299,7 +299,8 @@ class PointTransform(PointParameters, RunningTransform):
 
     @override
     def _splitter(self, **given: Any) -> PackUpdates:
-        return PackUpdates(steps=self.steps, universe=self.universe, domain=self.actions, **given)
+        common: dict[str, Any] = {"steps": self.steps, "shards": self.shards, "domain": self.actions}
+        return PackUpdates(universe=self.universe, **common, **given)
 
 
 class PredecessorQueries(PredecessorParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
