@@ -5,7 +5,7 @@ from .questions.by_counts import AlertRule
 from .questions.cardinality_stages import SetCardinality
 from .questions.data_set_stages import PrivateQueries
 from .questions.monitor_stages import ShiftingHeavyHitters, SparseVectorAlerts
-from .questions.queries import LinearQuery
+from .questions.numbers import LinearQuery
 from .questions.running_stages import (
     ContinualHistogram,
     NumericQuantiles,

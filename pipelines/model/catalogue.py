@@ -34,14 +34,6 @@ LISTED = {"domain": Stand("items", "number of items on a public list, if there i
 FAR = 2**40
 """A threshold of a plan, which noise does not meet."""
 
-BACK: dict[object, int | None] = {True: 1, False: None}
-Back = Annotated[
-    Count | None,
-    BeforeValidator(lambda value: BACK[value] if isinstance(value, bool) else value),
-    WithJsonSchema({"type": ["integer", "string", "boolean", "null"]}),
-]
-"""A number of windows, or true for one."""
-
 
 class AboutItems(Question):
     """What questions about the people who have items have in common."""
@@ -68,13 +60,12 @@ class Counts(AboutItems):
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
     over: Span = option("window", "what a count spans: window, start (all since the start), or such as 7d", seldom=True)
     top: Count | None = option(None, "view: this number of largest items in each window")
-    rising: Back = option(
+    rising: Count | None = option(
         None, "view: only items that surely rose against this number of windows before (without a number: 1)"
     )
     at_least: Count | None = option(None, "view: only rows with at least this number", seldom=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="counts",
         summary="count the people who have each item, by window, in the last days or since the start; no list of items "
         "is needed",
         protected="a person over the whole run, or an event",
@@ -107,9 +98,7 @@ class HeavyHitters(AboutItems):
     max_hits: Count | None = option(None, "times that one person is charged by clock and status (default: 4)")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="heavy-hitters",
         summary="find trending items: those that surely many people have in a window; no list of items is needed",
-        protected="a person over the whole run",
         transform="questions.monitor_stages.ShiftingHeavyHitters",
         parameters="questions.by_counts.HeavyHittersParameters",
         row="HeavyHitter",
@@ -134,9 +123,7 @@ class TopK(AboutItems):
     )
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="top-k",
         summary="rank items by numbers of people (top pages, top products); no list of items is needed",
-        protected="a person over the whole run",
         transform="questions.running_stages.TopKWithGap",
         parameters="questions.by_counts.TopKParameters",
         row="RankedItem",
@@ -175,9 +162,7 @@ class Alerts(Question):
     max_hits: Count | None = option(None, "starts and ends of alerts that one person is charged for, by status")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="alerts",
         summary="report the windows in which numbers of people pass the thresholds of public rules",
-        protected="a person over the whole run",
         transform="questions.monitor_stages.SparseVectorAlerts",
         parameters="questions.by_counts.AlertsParameters",
         row="Alert",
@@ -204,7 +189,6 @@ class Quantiles(Question):
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="quantiles",
         summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
         protected="a person over the whole run, or an event",
         transform="questions.running_stages.NumericQuantiles",
@@ -246,9 +230,7 @@ class Cardinality(Question):
     )
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="cardinality",
         summary="estimate how many different people come each day, or are present now",
-        protected="a person over the whole run",
         transform="questions.cardinality_stages.SetCardinality",
         parameters="questions.numbers.CardinalityParameters",
         row="CardinalityEstimate",
@@ -269,7 +251,6 @@ class Suggest(Question):
     for_epsilon: Epsilon = option(1.0, "epsilon of the later run, for which the limit is chosen")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="suggest",
         summary="choose the limit per person from data, privately",
         protected="a person over all that is read",
         transform="questions.data_set_stages.SuggestLimits",
@@ -309,7 +290,6 @@ class Histogram(Categories):
     largest: Count | None = option(None, "the largest count that you expect, for which the budget is split")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="histogram",
         summary="count the events of each category since the start, after every window",
         protected="an event",
         transform="questions.running_stages.ContinualHistogram",
@@ -336,7 +316,6 @@ class Flags(Categories):
 
     info: ClassVar[QuestionInfo] = replace(
         Histogram.info,
-        word="flags",
         summary="report which categories have been counted more often than their thresholds",
         transform="questions.running_stages.ThresholdFlags",
         parameters="questions.continual.FlagsParameters",
@@ -384,7 +363,6 @@ class Ranges(Points):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         **ABOUT_POINTS,
-        word="ranges",
         summary="count the points in ranges of numbers (slots, prices), while points come and go",
         transform="questions.running_stages.RangeCounts",
         parameters="questions.continual.RangesParameters",
@@ -408,7 +386,6 @@ class Predecessor(Points):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         **ABOUT_POINTS,
-        word="predecessor",
         summary="find the nearest points below and above public points, while points come and go",
         transform="questions.running_stages.PredecessorQueries",
         parameters="questions.continual.PredecessorParameters",
@@ -437,11 +414,10 @@ class Queries(Question):
     )
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
-        word="queries",
         summary="answer many counting queries about one data set, one after the other",
         protected="a person, over all queries together",
         transform="questions.data_set_stages.PrivateQueries",
-        parameters="questions.queries.QueriesParameters",
+        parameters="questions.numbers.QueriesParameters",
         row="QueryAnswer",
         order=("number",),
         title="answers",

@@ -41,9 +41,7 @@ class Stand(NamedTuple):
 class QuestionInfo:
     """What a question is to a user, beside its options."""
 
-    word: str  # the command, such as "top-k"
     summary: str  # what the command does, in a line of a list
-    protected: str  # what the guarantee protects
     transform: str  # path of its class in `privstream.transforms`
     row: str  # the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`
     # fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row
@@ -64,12 +62,11 @@ class QuestionInfo:
     assumed: Mapping[str, Any] = field(default_factory=dict)  # of plans: options that say nothing about accuracy
     stands: Mapping[str, Stand] = field(default_factory=dict)  # of plans: by option, what stands for its list
     error_unit: str = "people"  # what the error of a plan counts
+    protected: str = "a person over the whole run"  # what the guarantee protects
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
-    description: str = ""  # the question in sentences: the docstring of its model
+    word: str = ""  # the command, such as "top-k"; this and what follows is taken from the model
+    description: str = ""  # the question in sentences
     methods: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "chart", self.chart or self.word)
 
     @property
     def name(self) -> str:
@@ -162,13 +159,12 @@ class Question(Model):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Let `info` know what the model says: its docstring, and the methods."""
+        """Let `info` know what the model says: its word, its docstring, and the methods."""
         if (info := vars(cls).get("info")) is not None:
-            method = cls.model_fields.get(METHOD)
-            methods = () if method is None else tuple(method.annotation.__args__)  # type: ignore[union-attr]
-            description = inspect.cleandoc(cls.__doc__ or "")
-            object.__setattr__(info, "description", " ".join(description.split()))
-            object.__setattr__(info, "methods", methods)
+            method, word = cls.model_fields.get(METHOD), cls.model_fields["question"].default
+            known = {"word": word, "chart": info.chart or word, "description": " ".join((cls.__doc__ or "").split())}
+            known["methods"] = () if method is None else tuple(method.annotation.__args__)  # type: ignore[union-attr]
+            vars(info).update(known)
 
     def gives(self, *names: str) -> bool:
         """Tell whether one of these options is given."""

@@ -48,20 +48,22 @@ def queries_of(asked: Sequence[str | Monotone], columns: int) -> dict[str, Histo
     return found
 
 
+PLAIN: dict[str, HistogramQuery] = {
+    "histogram": Histogram(),
+    "max": MaxSum(),
+    "min": MinSum(),
+    "median": Quantile(0.5),
+}
+
+
 def _named(text: str, columns: int) -> HistogramQuery:
     if not isinstance(text, str):
         raise TypeError(f"queries must be texts or Monotone functions, got {type(text).__name__}")
-    plain: dict[str, HistogramQuery] = {
-        "histogram": Histogram(),
-        "max": MaxSum(),
-        "min": MinSum(),
-        "median": Quantile(0.5),
-    }
     name, _, parameter = text.partition(":")
     try:
         if name == "quantile":
             return Quantile(float(parameter))
-        found = TopK(int(parameter)) if name == "top" else plain[text]
+        found = TopK(int(parameter)) if name == "top" else PLAIN[text]
         found.check(columns)
     except (KeyError, ValueError):
         raise ValueError(

@@ -23,7 +23,7 @@ from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.parameters import within
 from privstream.transforms.people.bound import last_of_each
 from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts
-from privstream.transforms.questions.queries import QueriesParameters
+from privstream.transforms.questions.numbers import QueriesParameters
 from privstream.transforms.rows import LimitShare, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
 from privstream.transforms.timing.clock import ONE_KEY, WithClock
