@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privstream.pipelines.docstrings import described
-from privstream.pipelines.model.catalogue import WORDS, question
-from privstream.pipelines.model.counted import Suggest
+from privstream.pipelines.model.catalogue import WORDS, Suggest, question
 from privstream.pipelines.yaml.transforms import KINDS
 from privstream.transforms import AlertState, KeyRise, KeySum, RatioEstimate
 

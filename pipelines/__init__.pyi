@@ -2,8 +2,19 @@
 
 from .beam import Private
 from .frames import ask, read
-from .model.continual import Flags, Histogram, Predecessor, Queries, Ranges
-from .model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
+from .model.catalogue import (
+    Alerts,
+    Cardinality,
+    Counts,
+    Flags,
+    HeavyHitters,
+    Histogram,
+    Predecessor,
+    Quantiles,
+    Queries,
+    Ranges,
+    TopK,
+)
 from .model.data import Data
 from .model.monitor import Account, Monitor, Output, Privacy
 from .model.question import Windows

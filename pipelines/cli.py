@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
 from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
-from privstream.pipelines.model.catalogue import CLASSES
-from privstream.pipelines.model.counted import Suggest
+from privstream.pipelines.model.catalogue import CLASSES, Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import add_execution, add_options, given_to
 from privstream.pipelines.suggestions import meant

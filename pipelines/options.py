@@ -11,11 +11,10 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.model.base import Place
+from privstream.pipelines.model.base import Place, Shown
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.model.types import Shown
 from privstream.pipelines.suggestions import meant
 from privstream.pipelines.yaml_file import Document, at, read_document
 from pydantic.fields import FieldInfo

@@ -70,7 +70,7 @@ EXAMPLES = {
     ),
     "queries": QuestionExample(
         options="--epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
-        plan="--epsilon 1 --records 100 --items 5 --planned 5",
+        plan="--epsilon 1 --records 100 --items 5 --queries 5",
     ),
 }
 

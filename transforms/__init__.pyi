@@ -1,15 +1,19 @@
 """Apache Beam transforms around the mechanisms."""
 
 from .counts.transform import KeyedCounts
-from .questions.alerts import AlertRule
-from .questions.alerts_stages import SparseVectorAlerts
+from .questions.by_counts import AlertRule
 from .questions.cardinality_stages import SetCardinality
-from .questions.heavy_hitters_stages import ShiftingHeavyHitters
-from .questions.histograms_stages import ContinualHistogram, ThresholdFlags
-from .questions.points_stages import PredecessorQueries, RangeCounts
-from .questions.quantiles_stages import NumericQuantiles
-from .questions.queries_stages import PrivateQueries
-from .questions.top_k_stages import TopKWithGap
+from .questions.data_set_stages import PrivateQueries
+from .questions.monitor_stages import ShiftingHeavyHitters, SparseVectorAlerts
+from .questions.numbers import LinearQuery
+from .questions.running_stages import (
+    ContinualHistogram,
+    NumericQuantiles,
+    PredecessorQueries,
+    RangeCounts,
+    ThresholdFlags,
+    TopKWithGap,
+)
 from .reading.domain import Domain
 from .reading.fields import DeadLetter
 from .rows import (
@@ -22,7 +26,6 @@ from .rows import (
     KeyCount,
     KeyRise,
     KeySum,
-    LinearQuery,
     NearestPoints,
     QuantileEstimate,
     QueryAnswer,

@@ -23,7 +23,8 @@ from privstream.mechanisms.views.counts import Dropped
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, of_period
+from typing_extensions import Unpack
 
 USUAL_CONTRIBUTIONS = 100  # of a person, where nobody says how many
 MOST_CONTRIBUTIONS = 65_535
@@ -174,6 +175,25 @@ class Parameters:
         return EventFields()
 
 
+class WindowedParameters(Parameters):
+    """Parameters of a question that is answered in every window."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        start: Moment,
+        noise: NoiseSource,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise, shards)
+        self.steps = Steps.of(start=start, end=end, **options)
+        self.budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
+
+
 def plain(value: Any) -> Any:
     """Return a parameter as a value for JSON, exactly."""
     if isinstance(value, Domain):
@@ -214,12 +234,8 @@ class Actions:
     def of(cls, **texts: Any) -> Actions:
         """Make them of two arguments, both distinct texts or None."""
         for name, values in texts.items():
-            if values is None:
-                continue
-            if isinstance(values, str) or not isinstance(values, Collection):
-                raise TypeError(f"{name} must be texts, got {type(values).__name__}")
-            if not values or len(set(values)) < len(values) or not all(isinstance(value, str) for value in values):
-                raise ValueError(f"{name} must be distinct texts, at least one")
+            if values is not None:
+                distinct_texts(name, values)
         (one, begin), (other, end) = texts.items()
         if set(begin or ()) & set(end or ()):
             raise ValueError(f"{one} and {other} must have nothing in common")
@@ -264,6 +280,15 @@ class Bound:
         if self.sampled or windows is None or not self.paced:
             return self.in_run
         return min(self.in_run, -(-self.in_run * (windows + 3 * number) // (4 * windows)))
+
+
+def distinct_texts(name: str, texts: Any) -> tuple[str, ...]:
+    """Return a list of distinct texts, at least one and none of them empty; `name` is what errors call it."""
+    if isinstance(texts, str) or not isinstance(texts, Collection):
+        raise TypeError(f"{name} must be a list of texts, got {type(texts).__name__}")
+    if not all(isinstance(text, str) and text for text in texts) or not 0 < len(set(texts)) == len(texts):
+        raise ValueError(f"{name} must be distinct texts, at least one, none of them empty")
+    return tuple(texts)
 
 
 def check_limits(unit: str, **limits: int | None) -> None:

@@ -7,7 +7,6 @@ the row alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_type_hints
 
@@ -86,35 +85,21 @@ class Alert(NamedTuple):
     stopped: bool = False
 
 
-class LinearQuery(NamedTuple):
-    """Input of `PrivateQueries`: how many people have one of these items; public.
-
-    Attributes:
-        name: what the query is called in its answer.
-        time: when it is asked; queries are answered in order of time, then name.
-        items: distinct items of the domain.
-    """
-
-    name: str
-    time: Timestamp
-    items: Sequence[str]
-
-
 class QueryAnswer(NamedTuple):
     """The answer to a counting query.
 
     Attributes:
+        number: place of the query in the list, from 1; queries are answered in this order.
         query: name of the query.
-        time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
-        error_bound: how far the estimate is at most from the answer without noise, with probability 95% for the first
-            `queries` answers together; -1 if the query is refused.
+        error_bound: how far the estimate is at most from the answer without noise, with probability 95% for all
+            answers together; -1, for none, if the query is refused.
         source: "hypothesis", tested and found good enough; "measured", with noise; "refused": the budget is spent.
         measurements_left: how many more answers may be measured.
     """
 
+    number: int
     query: str
-    time: Timestamp
     estimate: float
     error_bound: float
     source: str

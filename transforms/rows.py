@@ -14,5 +14,4 @@ from privstream.transforms.row_types import *  # noqa: F403
 for _row_type in vars(row_types).values():
     if hasattr(_row_type, "_fields"):
         _row_type.__annotations__ = get_type_hints(_row_type, localns={"Timestamp": Timestamp})
-        if _row_type is not row_types.LinearQuery:
-            registry.register_coder(_row_type, RowCoder)
+        registry.register_coder(_row_type, RowCoder)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
@@ -25,7 +25,7 @@ from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, D
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
-from privstream.transforms.timing.clock import CloseWindows, WithClock, check_runner
+from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -210,8 +210,6 @@ class PeopleTransform(PrivateTransform):
     Attributes:
         domain: what is counted: how many there are, and the `codes` of events, -1 for none; None for any item.
         rules: what is counted in place of items: people with an event that meets a rule.
-        last_stage: the `RunningAnswers` that publish, unless a transform has more stages, and
-        asked: what these are made with beside the mechanism and noise.
     """
 
     steps: Steps
@@ -219,9 +217,6 @@ class PeopleTransform(PrivateTransform):
     shards: int
     domain: Any = None
     rules: tuple[Any, ...] = ()
-    last_stage: Any = None
-    asked: Mapping[str, Any] = MappingProxyType({})
-    _labels: tuple[Any, ...] = ()  # all that rows depend on beside events, windows and the mechanism
 
     @property
     @override
@@ -231,7 +226,7 @@ class PeopleTransform(PrivateTransform):
     @cached_property
     def publishing_noise(self) -> NoiseSource:
         """The noise of what is published: a run with other parameters shares none of it."""
-        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
+        return self.noise.derive("rows", self.steps.label, json.dumps(self.release, sort_keys=True))
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         return apply_dofn(self.read(events, apply_dofn), self._splitter(), KeyedBatch)
@@ -257,14 +252,13 @@ class PeopleTransform(PrivateTransform):
             return SplitByRules(**common, rules=self.rules, **given)
         return SplitEvents(**common, domain=self.domain, positions=self.domain is not None, **given)
 
-    @abstractmethod
     def _limits(self) -> Sequence[beam.DoFn]:
-        """Return what bounds a person in a window, and perhaps in the run."""
+        """Return what bounds a person in a window, and perhaps in the run; or what takes all events."""
+        return (ToClock(),)
 
+    @abstractmethod
     def _last(self) -> Any:
         """Return the stage that publishes."""
-        given = {"mechanism": self.mechanism, "noise": self.publishing_noise, **self.asked}
-        return self.last_stage(steps=self.steps, timer_offset=2, **given)
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:

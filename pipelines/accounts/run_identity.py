@@ -65,10 +65,10 @@ def data_digest(files: Iterable[EventFile]) -> str:
 def identify(
     monitor: Monitor,
     given: Mapping[str, Mapping[str, Any]],
-    read: Mapping[str, Mapping[str, Any]],
+    fields: Mapping[str, Any],
     files: Iterable[EventFile],
 ) -> RunIdentity:
-    """Return what all questions draw, by the arguments of their transforms, and of what that is read."""
+    """Return what all questions draw, by the arguments of their transforms, and by which fields records are read."""
     data, releases, readings = monitor.data, {}, {}
     forms = {"watermark": data.watermark, "input_format": data.input_format} if data.unbounded else {}
     for name, question in monitor.questions.items():
@@ -77,7 +77,7 @@ def identify(
         window = question.windows_in(monitor.windows).window
         zones = {data.time_zone, *str(window).split()[1:]} - {None}
         clocks = {zone: zone_clock(str(zone)).digest for zone in zones}
-        releases[key], readings[key] = made.release, {**read[name], **forms, "clocks": clocks}
+        releases[key], readings[key] = made.release, {"fields": fields[name], **forms, "clocks": clocks}
     if data.unbounded:
         source, place = f"{WATCHED}{_place(data.input)}", _place(monitor.output.path)
         return RunIdentity(releases=releases, readings=readings, data=source, place=place)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from privstream.pipelines.audit.replay import Shown, compare, publish, recording, running_noises
-from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.by_counts import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import NUMBER
 

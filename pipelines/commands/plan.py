@@ -14,7 +14,7 @@ from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
 from privstream.pipelines.model.monitor import Privacy
-from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Windows
+from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Stand, Windows
 from privstream.pipelines.options import OptionOf, options_of
 from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
@@ -26,9 +26,6 @@ from rich.table import Table
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
 TRIES = 16
 """So often the interval of budgets is halved: to three digits."""
-
-FAR = 2**40
-"""A threshold that noise does not meet."""
 
 MOST_NAMES = 1_000_000
 """In a list of a plan."""
@@ -46,7 +43,7 @@ def _at(
     own: dict[str, Any] = {"question": info.word, **info.assumed}
     for name, stand in info.stands.items():
         if (listed := lists[stand.name.replace("-", "_")]) is not None:
-            own[name] = _list_of(name, stand.name, listed)
+            own[name] = _list_of(stand, listed)
     question = kind.read(own | parts["questions"][info.name], at=("questions", info.word))
     privacy = Privacy.read({"epsilon": 1.0, **parts.get("privacy", {})}, at=("privacy",))
     privacy.check()
@@ -92,16 +89,16 @@ def _record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     return {name: one for name, one in guarantee_record(guarantee).items() if one is not None}
 
 
-def _list_of(name: str, option: str, number: str) -> Any:
-    """Return a list of this number of different items, or rules; or the file that is named."""
-    if not re.fullmatch(r"-?\d+", number):
-        if name == "rules":
-            return number
-        raise ValueError(f"{option} must be a whole number, got {number}")
-    if checks.integer(option, int(number), minimum=1) > MOST_NAMES:
-        raise ValueError(f"{option} must be <= {MOST_NAMES}, got {number}")
-    texts = map(str, range(int(number)))
-    return [{"name": text, "at_least": FAR} for text in texts] if name == "rules" else list(texts)
+def _list_of(stand: Stand, given: str) -> Any:
+    """Return a list of this number of different items or objects; or the file with these that is named."""
+    if not re.fullmatch(r"-?\d+", given):
+        if stand.each:
+            return given
+        raise ValueError(f"{stand.name} must be a whole number, got {given}")
+    if checks.integer(stand.name, int(given), minimum=1) > MOST_NAMES:
+        raise ValueError(f"{stand.name} must be <= {MOST_NAMES}, got {given}")
+    texts = map(str, range(int(given)))
+    return [{"name": text, **stand.each} for text in texts] if stand.each else list(texts)
 
 
 def _counted(windows: Windows, number: int | None) -> Windows:

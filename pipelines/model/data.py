@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL, SCHEME
-from privstream.pipelines.model.base import Model, WrongKeyError, option
+from privstream.pipelines.model.base import (
+    Columns,
+    Flag,
+    Model,
+    Name,
+    Number,
+    OneOrMore,
+    PathText,
+    Positive,
+    WrongKeyError,
+    option,
+)
 from privstream.pipelines.model.question import EVENT, Question
-from privstream.pipelines.model.types import Columns, Flag, Name, Number, OneOrMore, PathText, Positive
 from pydantic import Field
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,11 +18,10 @@ from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
 from privstream.pipelines.suggestions import meant
-from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.by_counts import AlertRule
+from privstream.transforms.questions.numbers import LinearQuery
 from privstream.transforms.reading.domain import AS_WRITTEN, Domain, Spelling, listed_item
-from privstream.transforms.row_types import LinearQuery
-from privstream.transforms.timing.steps import timestamp
-from pydantic import StrictInt, create_model
+from pydantic import StrictInt
 
 Read = TypeVar("Read")
 
@@ -40,10 +39,7 @@ class Reading(NamedTuple):
         return cls(encoding_of(data.encoding or UTF_8), Spelling(null=data.null, **flags))
 
 
-AS_UTF_8 = Reading()
-
-
-def json_lines(option: str, path: str, parse: Callable[[dict[str, Any]], Read]) -> list[Read]:
+def json_lines(option: str, path: str, parse: Callable[[Mapping[str, Any]], Read]) -> list[Read]:
     """Return what is made of each line of a public file of JSON objects, which is small enough for memory.
 
     Raises:
@@ -66,61 +62,63 @@ def json_lines(option: str, path: str, parse: Callable[[dict[str, Any]], Read]) 
     return found
 
 
-def point_queries(path: str, names: Sequence[str]) -> list[Any]:
-    """Return the queries about points that the lines of a file describe: numbers of these names, or the one."""
-    kinds: dict[str, Any] = {name: (StrictInt, ...) for name in names}
-    line = create_model("PointQuery", __base__=Model, **kinds)
-    found = json_lines("queries", path, lambda given: tuple(line.read(given).model_dump().values()))
-    return [numbers[0] for numbers in found] if len(names) == 1 else found
-
-
-class LinearLine(Model):
-    """A line with a query about people."""
-
-    name: Any
-    items: tuple[Any, ...]
-
-
-def linear_queries(path: str, reading: Reading = AS_UTF_8) -> tuple[LinearQuery, ...]:
-    """Return the queries about people that the lines of a file describe; they are asked in the order of their lines."""
-    found = enumerate(json_lines("queries", path, LinearLine.read), 1)
-    item = reading.spelling.item
-    return tuple(LinearQuery(one.name, timestamp(line), tuple(map(item, one.items))) for line, one in found)
-
-
-def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
+def domain(name: str, value: Any, reading: Reading) -> Domain:
     """Return the domain that a list or a path describes."""
     if isinstance(value, str):
         return Domain.from_file(value, name=name, encoding=reading.encoding, spelling=reading.spelling)
     return Domain(reading.spelling.listed(value), name)
 
 
-def rules(name: str, value: str | Iterable[Mapping[str, Any]], reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
-    """Return the rules that mappings, or the lines of a file, describe; of mappings, items may be whole numbers."""
-
-    def rule(given: Mapping[str, Any]) -> AlertRule:
-        names = [each.name for each in dataclasses.fields(AlertRule)]
-        if unknown := [name for name in given if name not in names]:
-            raise ValueError(f"unknown field {unknown[0]!r}{meant(unknown[0], names)}")
-        return _about(AlertRule(**given), reading.spelling.listed)
-
-    if isinstance(value, str):
-        found = json_lines(name, value, rule)
-    else:
-        found = [rule({**one, "items": _texts(one.get("items"))} if "items" in one else one) for one in value]
+def objects(name: str, value: Any, read: Callable[[Mapping[str, Any]], Read]) -> tuple[Read, ...]:
+    """Return what is made of mappings, or of the lines of a file."""
+    found = json_lines(name, value, read) if isinstance(value, str) else list(map(read, value))
     if not found:
-        raise ValueError(f"--{name} must have at least one rule, got {value} with none")
+        raise ValueError(f"--{name} must have at least one line, got {value} with none")
     return tuple(found)
 
 
-def _texts(items: Any) -> Any:
-    """Return a list in which integers are their decimal texts; anything else is for the rule to refuse."""
-    return [str(one) if type(one) is int else one for one in items] if isinstance(items, list | tuple) else items
+class Point(Model):
+    """A query for the nearest points."""
+
+    point: StrictInt
 
 
-def _about(rule: AlertRule, written: Callable[[Sequence[str]], Iterable[str]]) -> AlertRule:
-    """Return a rule with its items written in another way."""
-    return rule if rule.items is None else dataclasses.replace(rule, items=tuple(written(rule.items)))
+class Range(Model):
+    """A query for the points in a range."""
+
+    low: StrictInt
+    high: StrictInt
+
+
+def points(name: str, value: Any, reading: Reading) -> tuple[int, ...]:
+    """Return the points that are asked for."""
+    return objects(name, value, lambda given: Point.read(given).point)
+
+
+def ranges(name: str, value: Any, reading: Reading) -> tuple[tuple[int, int], ...]:
+    """Return the ranges that are asked for."""
+    return objects(name, value, lambda given: ((one := Range.read(given)).low, one.high))
+
+
+def rules(name: str, value: Any, reading: Reading) -> tuple[AlertRule, ...]:
+    """Return the rules of alerts."""
+    return objects(name, value, lambda given: _about_items(AlertRule, given, reading))
+
+
+def queries(name: str, value: Any, reading: Reading) -> tuple[LinearQuery, ...]:
+    """Return the queries about people."""
+    return objects(name, value, lambda given: _about_items(LinearQuery, given, reading))
+
+
+def _about_items(kind: type[Read], given: Mapping[str, Any], reading: Reading) -> Read:
+    """Return a rule or a query, with its items as those of events are read; integers are their decimal texts."""
+    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    if unknown := [name for name in given if name not in names]:
+        raise ValueError(f"{unknown[0]}: unknown key{meant(unknown[0], names)}")
+    if isinstance(items := given.get("items"), list | tuple):
+        texts = [str(one) if type(one) is int else one for one in items]
+        given = {**given, "items": reading.spelling.listed(texts)}
+    return kind(**given)
 
 
 def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
@@ -133,14 +131,14 @@ def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
 
         if isinstance(value, Domain):
             found[name] = Domain(inside(value.texts.to_pylist()))
-        elif name == "rules":
-            found[name] = tuple(_about(rule, inside) for rule in value)
+        elif isinstance(value, tuple) and isinstance(value[0], AlertRule | LinearQuery):
+            found[name] = tuple(dataclasses.replace(one, items=one.items and inside(one.items)) for one in value)
         elif name == "thresholds" and isinstance(value, Mapping):
             found[name] = dict(zip(inside(value), value.values(), strict=True))
     return found
 
 
-def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict[str, int]:
+def thresholds(name: str, value: Any, reading: Reading) -> int | dict[str, int]:
     """Return a number, or a number for each category; a category that is an integer is its decimal text."""
     found = value
     if isinstance(value, str) and os.path.isfile(value):  # a device may never end
@@ -151,7 +149,3 @@ def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, or a file with a JSON object, got {value}")
     return value
-
-
-READERS = {"domain": domain, "public_items": domain, "rules": rules, "thresholds": thresholds}
-"""What reads public lists, by the options that they are."""

@@ -9,14 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from privstream.pipelines.model.base import Model, WrongKeyError, option
-from privstream.pipelines.model.types import Columns, Length, Moment, Name, Number, Positive, Seconds
+from privstream.pipelines.model.base import (
+    Columns,
+    Length,
+    Model,
+    Moment,
+    Name,
+    Number,
+    Positive,
+    Seconds,
+    WrongKeyError,
+    option,
+)
 
 PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
 METHOD = "method"
-PUBLIC = ("domain", "public_items", "rules", "thresholds")
-"""Options that are public lists, or paths of such."""
-
 EVENT = "event"
 """The unit of privacy of one event, no matter whose it is."""
 
@@ -27,21 +34,19 @@ class Stand(NamedTuple):
     name: str
     text: str
     needed: bool = False
+    each: Mapping[str, Any] = {}  # what its objects have beside a name; texts if empty
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionInfo:
     """What a question is to a user, beside its options."""
 
-    word: str  # the command, such as "top-k"
     summary: str  # what the command does, in a line of a list
-    protected: str  # what the guarantee protects
     transform: str  # path of its class in `privstream.transforms`
     row: str  # the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`
     # fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row
     order: tuple[str, ...]
     title: str  # what the rows are, in the plural
-    published: str  # the counter of what was published
     parameters: str = ""  # path of the class with its guarantee and accuracy, which needs no Beam
     why_nothing: str = ""  # why a run may publish nothing of usable events; without it, every run publishes something
     user: str = "person"  # what the field of an event is; empty if it is not read; `item` and `value` likewise
@@ -57,12 +62,11 @@ class QuestionInfo:
     assumed: Mapping[str, Any] = field(default_factory=dict)  # of plans: options that say nothing about accuracy
     stands: Mapping[str, Stand] = field(default_factory=dict)  # of plans: by option, what stands for its list
     error_unit: str = "people"  # what the error of a plan counts
+    protected: str = "a person over the whole run"  # what the guarantee protects
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
-    description: str = ""  # the question in sentences: the docstring of its model
+    word: str = ""  # the command, such as "top-k"; this and what follows is taken from the model
+    description: str = ""  # the question in sentences
     methods: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "chart", self.chart or self.word)
 
     @property
     def name(self) -> str:
@@ -141,6 +145,8 @@ class Question(Model):
     """A question about a stream of events."""
 
     info: ClassVar[QuestionInfo]
+    lists: ClassVar[Mapping[str, str]] = {}
+    """Options that are public lists, or paths of such, and what reads them in `model.public_lists`."""
 
     question: str
     share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions")
@@ -153,13 +159,12 @@ class Question(Model):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Let `info` know what the model says: its docstring, and the methods."""
+        """Let `info` know what the model says: its word, its docstring, and the methods."""
         if (info := vars(cls).get("info")) is not None:
-            method = cls.model_fields.get(METHOD)
-            methods = () if method is None else tuple(method.annotation.__args__)  # type: ignore[union-attr]
-            description = inspect.cleandoc(cls.__doc__ or "")
-            object.__setattr__(info, "description", " ".join(description.split()))
-            object.__setattr__(info, "methods", methods)
+            method, word = cls.model_fields.get(METHOD), cls.model_fields["question"].default
+            known = {"word": word, "chart": info.chart or word, "description": " ".join((cls.__doc__ or "").split())}
+            known["methods"] = () if method is None else tuple(method.annotation.__args__)  # type: ignore[union-attr]
+            vars(info).update(known)
 
     def gives(self, *names: str) -> bool:
         """Tell whether one of these options is given."""
@@ -174,14 +179,6 @@ class Question(Model):
         """Return its own windows where they say something, and else those of a run."""
         return windows if self.windows is None else self.windows.over(windows)
 
-    def further(self, reading: Any) -> dict[str, Any]:
-        """Return arguments that follow from options, with how lists are read; None for no argument."""
-        return {}
-
-    def inputs(self, reading: Any) -> dict[str, Any]:
-        """Return further elements that the transform takes, by name, with how lists are read."""
-        return {}
-
     def arguments(self, windows: Windows, reading: Any = None, zone: str | None = None) -> dict[str, Any]:
         """Return the arguments of the transform, but for the budget and the noise.
 
@@ -192,16 +189,16 @@ class Question(Model):
         """
         known = self.info.arguments
         own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}
-        if lists := [name for name in PUBLIC if name in own]:
+        for name in self.lists.keys() & own:
             public = loaded("model.public_lists")
-            own |= {name: public.READERS[name](name, own[name], reading or public.AS_UTF_8) for name in lists}
+            own[name] = getattr(public, self.lists[name])(name, own[name], reading or public.Reading())
         if self.info.has_windows:
             spans = self.windows_in(windows).arguments(zone)
             needed = [name for name in ("start", "end") if name in known and known[name].default is known[name].empty]
             if missing := [name for name in ("window", *needed) if name not in spans]:
                 raise WrongKeyError(("windows", missing[0]), "must be given")
             own |= spans
-        return {name: value for name, value in (own | self.further(reading)).items() if name in known}
+        return {name: value for name, value in own.items() if name in known}
 
     def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:
         """Return what answers the question, for rows that are seen when the run is over, or while it goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_
 from privstream.mechanisms.views.counts import Dropped
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo
+from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.show import words
 from privstream.pipelines.show.records import fault, listed
 from privstream.pipelines.sinks.row_files import (
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
 class Asked:
     """A question whose options have been checked: what is done, what is promised, and where its rows go.
 
-    Its name is empty if it is the only one; `more` are further elements that the transform takes, by name.
+    Its name is empty if it is the only one.
     """
 
     name: str = ""
@@ -73,7 +73,6 @@ class Asked:
     transform: Any
     promised: Mapping[str, Any]
     row_type: type
-    more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     destination: Destination | None = None
 
     def label(self, stage: str) -> str:
@@ -120,8 +119,9 @@ class Asked:
         dropped = limits and limits["dropped"]
         shown = sort_table(view(rows, dropped), info.order)
         write_row_file(path, self.row_type, shown)
-        published = self.counters(counted).get(info.published, 0)
-        counted = {**counted, (self.label("Show"), info.published): len(shown) - published}
+        counter = self.transform.counter
+        published = self.counters(counted).get(counter, 0)
+        counted = {**counted, (self.label("Show"), counter): len(shown) - published}
         return Answer(rows, shown, dropped), counted
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
@@ -131,7 +131,7 @@ class Asked:
             name=self.name,
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
-            published=counters.get(self.question.info.published, 0),
+            published=counters.get(self.transform.counter, 0),
             alike=counters.get(ALIKE, 0),
         )
 
@@ -151,7 +151,7 @@ def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) ->
     """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
     plain: dict[str, Any] = {"mode": "json", "exclude_none": True}
     own = question.model_dump(**plain, include=set(question.options()))
-    own |= {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
+    own |= {name: f"a list of {len(own[name]):,}" for name in question.lists if isinstance(own.get(name), list | dict)}
     if question.info.has_windows:
         own |= question.windows_in(monitor.windows).model_dump(**plain)
     own |= {name: found for name in ("user", "item", "time", "value", "where") if (found := getattr(fields, name))}

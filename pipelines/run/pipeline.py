@@ -142,7 +142,7 @@ class EventPipeline:
         dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions, writes, strict=True):
             try:
-                letters, written[asked.name] = self._branch(pipeline, read.events, asked, write)
+                letters, written[asked.name] = self._branch(read.events, asked, write)
             except (ValueError, TypeError) as error:
                 raise type(error)(asked.label(str(error))) from None
             dead.append(letters)
@@ -173,14 +173,11 @@ class EventPipeline:
             letters = file or WriteRows(path, DeadLetter, option="dead_letter", owner_only=True)
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
-    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:
+    def _branch(self, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:
         """Answer one question about the events that were read; return its dead letters, and what was written."""
-        inputs = {
-            name: pipeline | asked.label(f"Read {name}") >> beam.Create(each) for name, each in asked.more.items()
-        }
         events = events_for(asked.name, events, self.read.fields)
         named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
-        published = ({"events": events, **inputs} if inputs else events) | named
+        published = events | named
         return published.dead_letters, published.rows | asked.label("Write") >> write
 
 

@@ -13,7 +13,6 @@ from privstream.pipelines.command import RunError
 from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
-from privstream.pipelines.model.question import PUBLIC
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.destination import Destination, Several, UnreachableError
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
@@ -100,7 +99,7 @@ class Places:
         if self.monitor.account.key is not None:
             yield "key", self.monitor.account.key
         for question in self.monitor.questions.values():
-            files = [(name, getattr(question, name, None)) for name in (*PUBLIC, "queries")]
+            files = [(name, getattr(question, name, None)) for name in question.lists]
             yield from ((name, path) for name, path in files if isinstance(path, str))
 
     def _written(self) -> list[Named]:

@@ -17,7 +17,6 @@ from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.model.public_lists import Reading
 from privstream.pipelines.run import report
 from privstream.pipelines.run.asked import (
     Asked,
@@ -84,13 +83,11 @@ class Run:
         ledger = None if self.ledger is None else self.ledger.path
         self.places.check([file.path for file in files], ledger, dry=self.dry_run)
         size = sum(file.size for file in files)
-        given, more = {}, {}
+        given = {}
         for paid in plan.questions:
             question = monitor.questions[paid.name]
             given[paid.name] = shared_evenly(plan.arguments(paid), question.info, workers, size)
-            more[paid.name] = question.inputs(Reading.of(data))
-        records = {name: {"fields": plan.fields[name], **each} for name, each in more.items()}
-        self.identity = identify(monitor, given, records, files)
+        self.identity = identify(monitor, given, plan.fields, files)
         self.label = self.identity.label(account.run_id)
         self.noise = noise_source(account.key, account.key_variable, self.label)
         self.run_id = account.run_id or public_name(self.noise)
@@ -98,7 +95,7 @@ class Run:
             if not data.unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
-        self.questions = tuple(self._asked(paid, given[paid.name], more[paid.name]) for paid in plan.questions)
+        self.questions = tuple(self._asked(paid, given[paid.name]) for paid in plan.questions)
         self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
         if monitor.output.notify and not any([*(each.destination for each in self.questions), *self.sent.values()]):
             raise WrongKeyError(("output", "notify"), NEEDS_ALERTS)
@@ -129,7 +126,7 @@ class Run:
         """Return where rows are sent, if they are."""
         return destination(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
 
-    def _asked(self, paid: Paid, given: Mapping[str, Any], more: Mapping[str, Any]) -> Asked:
+    def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
         """Return a question with its transform, whose noise is its own, and where its rows go."""
         monitor, places, name = self.monitor, self.places, paid.name
         question, fields = monitor.questions[name], self.plan.fields[name]
@@ -156,7 +153,6 @@ class Run:
                 transform=transform,
                 promised=promised,
                 row_type=row_type,
-                more=more,
                 destination=self._sent(name, row_type, question.info.key),
             )
 

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from privstream.mechanisms.views.counts import Dropped, ShownCounts, corrected_table, largest, ratios
 from privstream.mechanisms.views.rules import NO_DATA, Watch, states
 from privstream.pipelines.model.base import WrongKeyError
-from privstream.pipelines.model.monitor import Monitor
+from privstream.pipelines.model.monitor import Monitor, ViewModel
 from privstream.pipelines.model.public_lists import Reading
-from privstream.pipelines.model.views import ViewModel
 from privstream.pipelines.run.asked import Answer
 from privstream.pipelines.sinks.row_files import plain_table, sort_table, with_item_columns
 from privstream.pipelines.sinks.row_formats import PLAIN, Layout

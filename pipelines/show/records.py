@@ -56,11 +56,8 @@ UNUSED = {
     "points_outside_universe": "outside of the universe",
     "events_filtered": "do not pass --where",
     "events_without_value": "without a value count as 0",
-    "queries_malformed": "lines that are not queries on the domain",
 }
 """Other rows that are not used, or not as they are."""
-
-NO_QUERY = ("queries_malformed",)
 
 
 class Records(NamedTuple):

@@ -11,7 +11,7 @@ from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.views.counts import CORRECTED
 from privstream.pipelines.model.catalogue import QUESTIONS
-from privstream.pipelines.show.records import NO_QUERY, OUTSIDE, SEVERAL, UNUSED, Records, fault, listed
+from privstream.pipelines.show.records import OUTSIDE, SEVERAL, Records, fault
 
 WARNING = "WARNING: "
 """How the one line begins that warns."""
@@ -180,8 +180,7 @@ def _nothing(asked: Asked) -> str:
         why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
         why += f"; {many_lines(asked.counters)}" if asked.counters.get(MANY_LINES) else ""
         return f"no row could be used, and the result is noise alone: {why}"
-    lines = {UNUSED[name]: asked.counters[name] for name in NO_QUERY if asked.counters.get(name)}
-    return f"no query could be answered: {listed(lines)}" if lines and not asked.published else ""
+    return ""
 
 
 def _warnings(asked: Asked) -> Iterable[str]:

@@ -93,11 +93,7 @@ def _with_times_as_text(row: Any, row_type: type) -> Row:
     return Row(**{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in values})
 
 
-KINDS = {
-    kind.info.transform.rpartition(".")[2]: kind
-    for kind in CLASSES
-    if "queries" not in kind.model_fields or not kind.model_fields["queries"].is_required()
-}
-"""The questions that have events as their only input, by the names of their transforms."""
+KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in CLASSES}
+"""The questions by the names of their transforms."""
 
 globals().update({name: partial(OnRows, kind) for name, kind in KINDS.items()})

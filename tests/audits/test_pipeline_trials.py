@@ -30,7 +30,7 @@ class Attack(NamedTuple):
 ATTACKS = {
     "histogram": Attack({"epsilon": 2.0, "largest": 1}, 20, "estimate", 20_000, 0.3),
     "flags": Attack({"epsilon": 2.0, "thresholds": 20}, 19, "raised", 40_000, 0.1),
-    "ranges": Attack({"epsilon": 2.0, "universe": 1, "standing": ((1, 1),)}, 0, "estimate", 4_000, 0.2),
+    "ranges": Attack({"epsilon": 2.0, "universe": 1, "queries": ((1, 1),)}, 0, "estimate", 4_000, 0.2),
 }
 
 
@@ -39,7 +39,7 @@ def outcomes(word, options):
     attack = ATTACKS[word]
     names = [f"{place:07}" for place in range(attack.trials)]
     given = {**options, "window": MINUTE, "start": 0, "noise": SeededNoise(5)}
-    in_periods = "standing" in options
+    in_periods = "queries" in options
     given |= {"end": MINUTE * attack.trials, "renew_every": MINUTE} if in_periods else {"end": MINUTE}
     given |= {} if in_periods else {"domain": Domain(names)}
     transform = question(word).transform_class(**given)

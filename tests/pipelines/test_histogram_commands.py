@@ -63,17 +63,6 @@ def test_all_formats_keep_their_promise(trips: Path, tmp_path: Path) -> None:
     assert promise["parameters"]["queries"] == ["histogram", "max", "top:3", "quantile:0.9"]
 
 
-@pytest.mark.slow
-def test_users_are_limited(trips: Path, tmp_path: Path) -> None:
-    options = ["--unit", "person", "--max_contributions", "2", "--epsilon", "100", "--max_per_window", "1"]
-    assert command(trips, "histogram", tmp_path / "1.jsonl", *options) == 0
-    last = read_row_file(str(tmp_path / "1.jsonl"), HistogramEstimate)[-8:]
-    assert sum(row.estimate for row in last) <= 1000 + 8 * last[0].error_bound < sum([*true_counts().values()][-8:])
-    promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())["guarantee"]
-    assert promise["unit"] == "one person over the whole run"
-    assert "at most 2 events in the whole run" in promise["paragraph"]
-
-
 def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
     assert command(trips, "histogram", tmp_path / "q.jsonl", "--queries", "quantile:0.5,quantile:1") == 0
     rows, truth = read_row_file(str(tmp_path / "q.jsonl"), HistogramEstimate), true_counts()
@@ -105,10 +94,3 @@ def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, caps
     for format in ("jsonl", "csv"):
         assert cli.main([name, "--input", str(tmp_path / f"events.{format}"), *common]) == 0
         assert "60 of 60 rows used" in capsys.readouterr().err
-    people = ["--unit", "person", "--max_contributions", "100"]
-    assert cli.main([name, "--input", str(tmp_path / "events.jsonl"), *common, *people]) == 0
-    assert "10 of 60 rows used" in capsys.readouterr().err
-    assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people]) == 2
-    assert "--user must name a field" in capsys.readouterr().err
-    assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people, "--user", ""]) == 2
-    assert "--user must not be empty" in capsys.readouterr().err

@@ -13,8 +13,7 @@ from privstream.pipelines.commands.schema import schema
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.given import Given, merge, nested
-from privstream.pipelines.model.monitor import SECTIONS
-from privstream.pipelines.model.views import ViewModel
+from privstream.pipelines.model.monitor import SECTIONS, ViewModel
 from privstream.pipelines.options import add_execution, add_options, choices_of, given_to, in_python, options_of
 from privstream.pipelines.yaml_file import Document, at
 
@@ -80,7 +79,7 @@ NEEDED_KEYS: dict[str, dict[str, Any]] = {
     "histogram": {"domain": ["a"]},
     "quantiles": {"low": 0, "high": 1},
     "flags": {"domain": ["a"], "thresholds": 5},
-    "ranges": {"universe": 64, "queries": "q"},
+    "ranges": {"universe": 64, "queries": [{"low": 1, "high": 9}]},
     "predecessor": {"universe": 64, "queries": "q"},
     "queries": {"records": 9, "queries": "q", "domain": ["a"]},
 }

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,17 +76,6 @@ def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr().err
     assert "1 malformed" in told
     assert "one event" in told
-
-
-def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--max_contributions", "5", "--windows", "24", "--delta", "1e-6", "--resolution", "100"]
-    assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["budgets"][0]["epsilon"]
-    errors: list[Any] = []
-    for epsilon in (found, found * 0.97):
-        assert cli.main(["plan", "quantiles", *asked, "--epsilon", str(epsilon), "--json"]) == 0
-        errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]["rank_error"])
-    assert errors[0] <= 100 < errors[1]
 
 
 def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:

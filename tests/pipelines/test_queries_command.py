@@ -11,11 +11,11 @@ import pytest
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms import DeadLetter, QueryAnswer
+from privstream.transforms import QueryAnswer
 
 USERS, NUMBER = 20_000, 60
 DOMAIN = tuple(f"{region} {age}0s" for region in ("north", "east", "south", "west") for age in range(10))
-OPTIONS = ["--epsilon", "20", "--planned", str(NUMBER), "--records", str(USERS), "--alpha", "0.2"]
+OPTIONS = ["--epsilon", "20", "--records", str(USERS), "--alpha", "0.2"]
 
 
 class Country(NamedTuple):
@@ -83,7 +83,8 @@ def test_refusals_say_so(country, tmp_path, capsys):
     [
         ("nonsense", "line must be one JSON object"),
         ('{"name": "q", "items": ["a"], "time": 3}', "time: unknown key"),
-        ('{"name": "q", "items": "a"}', "items must be a list"),
+        ('{"name": "q", "items": "a"}', "items of query 'q' must be a list"),
+        ('{"items": ["a"]}', "name of a query must be a text"),
     ],
 )
 def test_a_line_that_is_no_query_is_refused_before_the_charge(line, rule, country, tmp_path, capsys):
@@ -94,15 +95,19 @@ def test_a_line_that_is_no_query_is_refused_before_the_charge(line, rule, countr
     assert not (tmp_path / "a.jsonl").exists() and not (tmp_path / "ledger").exists()
 
 
-def test_a_query_beyond_the_domain_is_a_dead_letter_and_lines_are_answered_in_their_order(country, tmp_path, capsys):
-    names = ["z", "b", "elsewhere", "a"]
-    asked = [{"name": name, "items": [name] if name == "elsewhere" else DOMAIN[:1]} for name in names]
-    (tmp_path / "queries").write_text("".join(f"{json.dumps(each)}\n" for each in asked))
-    letters = tmp_path / "letters.jsonl"
-    options = ["--queries", str(tmp_path / "queries"), "--dead_letter", str(letters)]
-    assert ask(country, tmp_path / "answers.jsonl", *options) == 0
-    assert [row.query for row in read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)] == ["z", "b", "a"]
-    assert [each.reason for each in read_row_file(str(letters), DeadLetter)] == ["items must be in the domain"]
+def test_lines_are_answered_in_their_order_and_what_is_beyond_the_domain_is_refused(country, tmp_path, capsys):
+    def of(*names):
+        asked = [{"name": name, "items": [name] if name == "elsewhere" else DOMAIN[:1]} for name in names]
+        (tmp_path / "queries").write_text("".join(f"{json.dumps(each)}\n" for each in asked))
+        more = ["--queries", str(tmp_path / "queries"), "--ledger", str(tmp_path / "ledger")]
+        return ask(country, tmp_path / "answers.jsonl", *more)
+
+    assert of("z", "elsewhere") == 2
+    assert "--queries must be about items of the domain" in capsys.readouterr().err
+    assert not (tmp_path / "ledger").exists()
+    assert of("z", "b", "a") == 0
+    rows = read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)
+    assert [(row.number, row.query) for row in rows] == [(1, "z"), (2, "b"), (3, "a")]
 
 
 def test_the_data_set_must_have_an_end(country, tmp_path, capsys):
@@ -115,7 +120,7 @@ def test_the_data_set_must_have_an_end(country, tmp_path, capsys):
 
 
 class TestPlan:
-    GIVEN = ("--records", "1000000", "--items", "100", "--planned", "500")
+    GIVEN = ("--records", "1000000", "--items", "100", "--queries", "500")
 
     def plan(self, capsys, *options):
         assert cli.main(["plan", "queries", *self.GIVEN, *options, "--json"]) == 0
@@ -135,11 +140,10 @@ class TestPlan:
     def test_a_run_without_an_alpha_promises_what_the_plan_does(self, capsys, country, tmp_path):
         output = tmp_path / "answers.jsonl"
         files = ["--input", country["events.parquet"], "--output", str(output), "--queries", country["queries"]]
-        size = ["--records", "1000000", "--planned", "500", "--domain", country["domain"]]
+        size = ["--records", "1000000", "--domain", country["domain"]]
         assert cli.main(["queries", *files, *size, "--epsilon", "1"]) == 0
         capsys.readouterr()
         known = json.loads(Path(f"{output}.guarantee.json").read_text())["accuracy"]
-        assert known == self.accuracy(capsys, "--items", str(len(DOMAIN)))
-        assert (
-            known["error_bound"] <= self.accuracy(capsys, "--items", str(len(DOMAIN)), "--alpha", "0.2")["error_bound"]
-        )
+        planned = ["--items", str(len(DOMAIN)), "--queries", str(NUMBER)]
+        assert known == self.accuracy(capsys, *planned)
+        assert known["error_bound"] <= self.accuracy(capsys, *planned, "--alpha", "0.2")["error_bound"]

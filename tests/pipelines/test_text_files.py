@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.pipelines.model.public_lists import linear_queries, point_queries, rules
+from privstream.pipelines.model.public_lists import Reading, queries, ranges, rules
 from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 
@@ -99,14 +99,9 @@ NASTY = [
 def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
     path = tmp_path / "asked.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
-    for read in (lambda: point_queries(str(path), ("low", "high")), lambda: linear_queries(str(path))):
-        if line.strip():
-            with pytest.raises(ValueError, match=r"--queries, line 1 of "):
-                read()
-        else:
-            assert not read()
-    with pytest.raises(ValueError, match=r"--rules, line 1 of |--rules must have at least one rule"):
-        rules("rules", str(path))
+    for name, read in (("queries", ranges), ("queries", queries), ("rules", rules)):
+        with pytest.raises(ValueError, match=rf"--{name}, line 1 of |--{name} must have at least one line"):
+            read(name, str(path), Reading())
 
 
 TIME = "2024-01-01T00:00:00Z"

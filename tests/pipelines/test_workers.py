@@ -39,7 +39,6 @@ QUESTIONS = {
     "top-k": f"top-k {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --domain items --top 2",
     "alerts": f"alerts {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --rules rules",
     "histogram": f"histogram {ON_A_CLOCK} --epsilon 5 --domain items",
-    "histogram of people": f"histogram {ON_A_CLOCK} --epsilon 5 --domain items --unit person --max_contributions 3",
     "flags": f"flags {ON_A_CLOCK} --epsilon 5 --domain items --thresholds 50",
     "quantiles": f"quantiles {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --value cents --low 1 --high 1000 "
     "--max_contributions 3",

@@ -18,8 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from example_results import arrow_table
-from privstream.pipelines.model.catalogue import WORDS, question
-from privstream.pipelines.model.counted import HeavyHitters
+from privstream.pipelines.model.catalogue import WORDS, HeavyHitters, question
 from privstream.pipelines.sinks import row_files
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (

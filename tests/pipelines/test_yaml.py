@@ -18,7 +18,7 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
-from privstream.transforms import AlertRule, Domain
+from privstream.transforms import AlertRule, Domain, LinearQuery
 from privstream.transforms.stages import PrivateTransform
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
@@ -149,7 +149,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
 
 
-OF_PEOPLE: dict[str, Any] = {"unit": "person", "max_contributions": 2}
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240}
 ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "clear_below": 5}, {"name": "all", "at_least": 5}]
@@ -175,12 +174,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"domain": Domain(ITEMS), "queries": ["histogram", "max"]},
     ),
     "ThresholdFlags": (
-        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}, **OF_PEOPLE},
-        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, **OF_PEOPLE},
+        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}},
+        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}},
     ),
     "SetCardinality": (
         {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "method": "counts"},
         {"enter_values": ("tea",), "leave_values": ("own 0", "coffee"), "timeout": 61, "method": "counts"},
+    ),
+    "RangeCounts": ({"universe": 64, "queries": [{"low": 1, "high": 9}], "user": "point"},
+                    {"universe": 64, "queries": [(1, 9)]}),
+    "PredecessorQueries": ({"universe": 64, "queries": [{"point": 9}], "user": "point"},
+                           {"universe": 64, "queries": [9]}),
+    "PrivateQueries": (
+        {"domain": ITEMS, "records": 120, "queries": [{"name": "hot", "items": ["coffee", "tea"]}]},
+        {"domain": ITEMS, "records": 120, "queries": [LinearQuery(name="hot", items=("coffee", "tea"))]},
     ),
 }  # fmt: skip
 
@@ -189,14 +196,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: str, name: str) -> None:
     config, arguments = CASES[name]
     events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
-    rows: list[dict[str, Any]] = [{"who": u, "item": i, "time": iso(t), "size": 5} for u, i, t in events]
+    if points := config.get("user") == "point":
+        events = [(1 + number % 60, item, time) for number, (_, item, time) in enumerate(events)]
+    who = "point" if points else "who"
+    rows: list[dict[str, Any]] = [{who: u, "item": i, "time": iso(t), "size": 5} for u, i, t in events]
     bad = {
         f"time must be {NO_TIME}": rows[0] | {"time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": rows[0] | {"time": "1969-12-31"},
     }
-    config = DAY | config | {"user": "who", "key": key_file, "error_handling": {"output": "bad"}}
+    info = transforms.KINDS[name].info
+    shared = DAY if info.has_windows else {"epsilon": DAY["epsilon"]}
+    bad = bad if info.has_windows else {}
+    config = {"user": "who", **shared, **config, "key": key_file, "error_handling": {"output": "bad"}}
     found, refused = run_on_rows(tmp_path, [*rows, *bad.values()], config, name)
-    made = transforms.KINDS[name].info.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
+    made = info.transform_class(**shared | arguments, noise=KeyedNoise(KEY))
     assert found == published(events, made)
     assert len(found) >= 1
     assert {row["reason"] for row in refused} == set(bad)
@@ -219,6 +232,6 @@ def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config:
     assert message in str(raised.value)
 
 
-def test_the_listing_has_questions_about_events() -> None:
+def test_the_listing_has_all_questions() -> None:
     [provider] = load_providers(LISTING)
-    assert set(provider.provided_transforms()) == {*CASES} <= transforms.KINDS.keys()
+    assert set(provider.provided_transforms()) == {*CASES} == transforms.KINDS.keys()

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
 from privstream.pipelines import cli
-from privstream.pipelines.model.counted import HeavyHitters
+from privstream.pipelines.model.catalogue import HeavyHitters
 from privstream.pipelines.sinks.destination import UnreachableError
 from privstream.transforms.row_types import HeavyHitter
 

@@ -69,7 +69,7 @@ COMMANDS = {
     ),
     "histogram": Watch(
         ["--users=2000"],
-        [*ON_A_CLOCK, "--item=district", "--domain={}/asked", "--delta=1e-6", "--unit=person", "--max_contributions=2"],
+        [*ON_A_CLOCK, "--item=district", "--domain={}/asked", "--delta=1e-6"],
         DISTRICTS,
     ),
     "quantiles": Watch(

@@ -39,7 +39,7 @@ HITTERS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2}
 COUNTS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 2}
 RULES = {"rules": (AlertRule(name="crowd", at_least=20),)}
 NUMBERS = {"low": 0, "high": 9}
-PEOPLE = {"unit": "person", "max_contributions": 2}
+ASKED = {"queries": (LinearQuery(name="q", items=("1",)),)}
 
 EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "heavy hitters": (ShiftingHeavyHitters, COUNTS),
@@ -63,19 +63,15 @@ EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "alerts by sparse vector": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),
     "alerts by status": (SparseVectorAlerts, WINDOWS | RULES | {"method": "status", "delta": 1e-3}),
     "histogram": (ContinualHistogram, WINDOWS | LISTED),
-    "histogram of people": (ContinualHistogram, WINDOWS | LISTED | PEOPLE),
     "flags": (ThresholdFlags, WINDOWS | LISTED | {"thresholds": 20}),
-    "flags of people": (ThresholdFlags, WINDOWS | LISTED | PEOPLE | {"thresholds": 20}),
     "cardinality": (SetCardinality, WINDOWS | {"timeout": 60, "leave_values": ("2",)}),
-    "ranges": (RangeCounts, WINDOWS | {"universe": 64, "standing": [(1, 64)]}),
-    "predecessors": (PredecessorQueries, WINDOWS | {"universe": 64, "standing": [60]}),
-    "queries": (PrivateQueries, LISTED | {"epsilon": 500.0, "records": 60, "alpha": 0.3, "queries": 5}),
+    "ranges": (RangeCounts, WINDOWS | {"universe": 64, "queries": [(1, 64)]}),
+    "predecessors": (PredecessorQueries, WINDOWS | {"universe": 64, "queries": [60]}),
+    "queries": (PrivateQueries, LISTED | {"epsilon": 500.0, "records": 60, "alpha": 0.3} | ASKED),
 }
 ONE_OF_EACH = list({kind: name for name, (kind, _) in reversed(EXAMPLES.items())}.values())[::-1]
 """The first example of every kind."""
 EVENT = beam.Row(user="u", item="i", value=1.0, time=Timestamp(START))
-ASKED: dict[type[beam.PTransform], tuple[Any, ...]] = {PrivateQueries: LinearQuery("q", Timestamp(1), ("1",))}
-"""A query, for those that take queries beside events."""
 
 
 def example(name: str, **changes: Any) -> beam.PTransform:
@@ -84,13 +80,10 @@ def example(name: str, **changes: Any) -> beam.PTransform:
     return kind(**{**arguments, "noise": NOISE, **changes})
 
 
-def with_inputs(made: beam.PTransform, runner: str = "--runner=FnApiRunner") -> tuple[beam.Pipeline, Any]:
-    """Return a pipeline, and in it what a transform takes."""
+def with_input(runner: str = "--runner=FnApiRunner") -> tuple[beam.Pipeline, Any]:
+    """Return a pipeline, and in it an event."""
     pipeline = beam.Pipeline(options=PipelineOptions([runner]))
-    events = pipeline | "Input" >> beam.Create([EVENT])
-    if type(made) not in ASKED:
-        return pipeline, events
-    return pipeline, {"events": events, "queries": pipeline | "Input queries" >> beam.Create([ASKED[type(made)]])}
+    return pipeline, pipeline | "Input" >> beam.Create([EVENT])
 
 
 def public_kinds() -> set[type[beam.PTransform]]:

@@ -3,7 +3,7 @@
 import random
 
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.questions.histograms_stages import ContinualHistogram, ThresholdFlags
+from privstream.transforms.questions.running_stages import ContinualHistogram, ThresholdFlags
 from privstream.transforms.reading.domain import Domain
 
 KEY = b"a key for tests of live histograms"
@@ -22,16 +22,12 @@ CONFIGURATIONS = {
     "extremes": {
         "queries": ("max", "min"), "epsilon": 60.0, "largest": 100,
     },
-    "people": {"unit": "person", "max_contributions": 5, "queries": ("histogram", "max")},
-    "people, limited": {
-        "unit": "person", "max_contributions": 7, "max_per_window": 2, "delta": 1e-6,
-    },
 }  # fmt: skip
 FLAGS = {
     "flags": {"thresholds": 30, "epsilon": 50.0},
-    "flags of people": {
+    "flags, each": {
         "thresholds": dict(zip(NAMES, (5, 10, 20, 40, 80, 160), strict=True)),
-        "unit": "person", "max_contributions": 9, "epsilon": 300.0,
+        "epsilon": 300.0,
     },
 }  # fmt: skip
 

@@ -1,7 +1,5 @@
 """What histograms and flags must publish, computed event by event in plain Python; noise comes from the mechanism."""
 
-from collections import Counter
-
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
@@ -9,32 +7,13 @@ from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
 Event = tuple[str, str, int]  # user, category, microseconds
 
 
-def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
-    """All (user, step, category) that count, after limits."""
-    steps, names = made.steps, made.domain.texts.to_pylist()
-    rows = []
-    for user, item, time in events:
-        step = time // steps.size
-        if item in names and steps.first <= step and (steps.end is None or step < steps.end):
-            rows.append((user, step, time, names.index(item)))
-    if made.unit == "person":
-        rows.sort(key=lambda row: row[1:])
-        in_window, in_run, kept = Counter(), Counter(), []
-        for user, step, time, category in rows:
-            if in_run[user] < made.max_contributions and in_window[user, step] < (made.max_per_window or 10**9):
-                kept.append((user, step, time, category))
-                in_run[user] += 1
-                in_window[user, step] += 1
-        rows = kept
-    return [(user, step, names[c]) for user, step, _, c in rows]
-
-
 def matrix(made, events: list[Event]) -> np.ndarray:
     """Counts, int64 (windows, columns)."""
-    names = made.domain.texts.to_pylist()
-    found = np.zeros((made.steps.count, len(names)), np.int64)
-    for _, step, category in counted(made, events):
-        found[step - made.steps.first, names.index(category)] += 1
+    steps, names = made.steps, made.domain.texts.to_pylist()
+    found = np.zeros((steps.count, len(names)), np.int64)
+    for _, item, time in events:
+        if item in names and steps.first <= time // steps.size < steps.end:
+            found[time // steps.size - steps.first, names.index(item)] += 1
     return found
 
 

@@ -12,7 +12,7 @@ import apache_beam as beam
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.userstate import StateSpec, TimerSpec
-from examples import EXAMPLES, KEY, ONE_OF_EACH, SECRET_ITEM, example, with_inputs
+from examples import EXAMPLES, KEY, ONE_OF_EACH, SECRET_ITEM, example, with_input
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 
@@ -36,7 +36,7 @@ class Nodes(PipelineVisitor):
 
 def nodes_of(made) -> tuple[beam.Pipeline, list[Any]]:
     """Return a pipeline with a transform, and the nodes of the transform."""
-    pipeline, given = with_inputs(made)
+    pipeline, given = with_input()
     _ = given | made.with_dead_letters()
     visitor = Nodes()
     pipeline.visit(visitor)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import runner_harness
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from examples import ASKED, ONE_OF_EACH, START, example
+from examples import ONE_OF_EACH, START, example
 from grids import some_quick
 from privstream.transforms.reading.fields import NUMBER, WHOLE, EventFields
 from single_events import gather
@@ -61,15 +61,10 @@ def test_elements_of_any_form_decide_about_themselves_alone(name):
     good: list[Any] = [*people[:50], pa.RecordBatch.from_pylist([visit._asdict() for visit in people[50:]])]
     bad = hostile_events(made, random.Random(1))
     empty = [pa.record_batch({"user": pa.array([], pa.float64())}), pa.RecordBatch.from_arrays([], names=[])]
-    query = ASKED.get(type(made))
 
     def build(pipeline, hostile):
         given = pipeline | beam.Create([(each,) for each in [*good, *hostile]], reshuffle=False)
         given |= "Unpack" >> beam.Map(first_of).with_output_types(Any)
-        if query is not None:
-            both = [(each,) for each in [query, *hostile]]
-            queries = pipeline | "Ask" >> beam.Create(both, reshuffle=False)
-            given = {"events": given, "queries": queries | "Asked" >> beam.Map(first_of).with_output_types(Any)}
         return given | made.with_dead_letters()
 
     without = runner_harness.run("fn_api", lambda pipeline: build(pipeline, []))

@@ -89,7 +89,7 @@ def cases(**names):
 
 SILENT = cases(
     sets=["doors", "sessions"],
-    histograms=["plain", "people", "flags"],
+    histograms=["plain", "approximate", "flags"],
     counts=["found", "start", "start, public"],
     points=["ranges", "predecessors"],
 )
@@ -100,7 +100,7 @@ SILENT = cases(
     SILENT,
     *SILENT,
     elsewhere=cases(
-        sets=["sessions"], histograms=["people", "flags"], counts=["found", "start, public"], points=["ranges"]
+        sets=["sessions"], histograms=["approximate", "flags"], counts=["found", "start, public"], points=["ranges"]
     ),
 )
 def test_windows_without_events(case):
@@ -114,7 +114,7 @@ def test_windows_without_events(case):
     "case",
     cases(
         sets=["doors with time-out, limited"],
-        histograms=["people, limited"],
+        histograms=["approximate"],
         counts=["found, more", "start, public"],
     ),
     ("counts", "found, more"),
@@ -132,14 +132,14 @@ def test_order_batches_and_shards_change_nothing(case):
 
 DRIVEN = cases(
     sets=["doors, used up", "sessions, limited", "sessions with ends", "doors with time-out, limited"],
-    histograms=["plain", "people, limited", "flags", "flags of people"],
+    histograms=["plain", "approximate", "flags", "flags, each"],
     counts=[*counts.ONE_OF_EACH_CHAIN, "found, several windows", "start, few"],
     hitters=["plain", "many items", "known domain", "status", "status, known domain"],
     points=["ranges, two", "ranges gaussian", "predecessors, two", "predecessors dynamic"],
 )
 QUICK = cases(
     sets=["doors with time-out, limited"],
-    histograms=["people, limited"],
+    histograms=["flags, each"],
     counts=["found, more", "start, public"],
     hitters=["plain", "status, known domain"],
     points=["ranges, two"],
@@ -190,7 +190,7 @@ def test_late_events_are_dropped_and_change_nothing(case):
     "late events",
     cases(
         sets=["doors"],
-        histograms=["plain", "people", "flags"],
+        histograms=["plain", "approximate", "flags"],
         counts=["found, people", "start, public"],
         hitters=["plain", "known domain", "status"],
         points=["ranges gaussian", "predecessors"],
@@ -221,7 +221,7 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(case):
 @one_job(
     "late events",
     itertools.product(
-        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found"], hitters=["plain"]),
+        cases(sets=["doors"], histograms=["plain", "approximate"], counts=["found"], hitters=["plain"]),
         ["alone", "beside one"],
     ),
     runners=["prism"],

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
-from examples import ASKED, EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_inputs
+from examples import EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_input
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise
 
@@ -41,7 +41,7 @@ def test_no_pipeline_holds_the_key(name, noise_of_a_file, monkeypatch):
     made = example(name, noise=noise_of_a_file)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     events = pipeline | "Input" >> beam.Create([pa.record_batch({"user": ["u"], "item": ["i"], "time": [1]})])
-    _ = ({"events": events, "queries": events} if type(made) in ASKED else events) | made
+    _ = events | made
 
     def refuse(noise):
         raise AssertionError("a key was about to leave")
@@ -58,7 +58,7 @@ RULE = "^runner must not be BundleBasedDirectRunner: .* name PrismRunner$"
 @every_transform
 def test_the_runner_is_refused_by_name(name):
     made = example(name)
-    _, given = with_inputs(made, "--runner=BundleBasedDirectRunner")
+    _, given = with_input("--runner=BundleBasedDirectRunner")
     with pytest.raises(ValueError, match=RULE):
         _ = given | made
 
@@ -88,7 +88,7 @@ def publish(row) -> None:
 @some_quick("name", [name for name in ONE_OF_EACH if name != "queries"], "heavy hitters", "top-k")
 def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(name):
     made = example(name)
-    pipeline, given = with_inputs(made, "--runner=DirectRunner")
+    pipeline, given = with_input("--runner=DirectRunner")
     _ = given | made | "Publish" >> beam.Map(publish)
     keyed = pipeline | "Others" >> beam.Create([(b"key", b"value")])
     _ = keyed | beam.ParDo(WithClockOfTheDay())
@@ -99,17 +99,13 @@ def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(n
 
 
 @every_transform
-def test_windows_of_beam_are_refused_in_every_input(name):
+def test_windows_of_beam_are_refused(name):
     made = example(name)
-    _, given = with_inputs(made)
-    inputs = given if isinstance(given, dict) else {None: given}
-    for place, each in inputs.items():
-        within = each | f"Within {place}" >> beam.WindowInto(FixedWindows(60))
-        wrong = within if place is None else given | {place: within}
-        with pytest.raises(ValueError, match=r"^input must be in the global window, got FixedWindows: "):
-            _ = wrong | f"Refused {place}" >> made
-        again = within | f"Again {place}" >> beam.WindowInto(GlobalWindows())
-        _ = (again if place is None else given | {place: again}) | f"Taken {place}" >> made
+    _, given = with_input()
+    within = given | "Within" >> beam.WindowInto(FixedWindows(60))
+    with pytest.raises(ValueError, match=r"^input must be in the global window, got FixedWindows: "):
+        _ = within | "Refused" >> made
+    _ = within | "Again" >> beam.WindowInto(GlobalWindows()) | "Taken" >> made
 
 
 SECRET = "zaphod"
@@ -130,9 +126,6 @@ def run(made, inputs):
         outputs = {}
         for name, events in inputs.items():
             given = pipeline | name >> beam.Create(events, reshuffle=False)
-            if type(made) in ASKED:
-                queries = pipeline | f"Ask {name}" >> beam.Create([ASKED[type(made)]])
-                given = {"events": given, "queries": queries}
             published = given | f"Publish {name}" >> made.with_dead_letters()
             outputs |= {f"{name} rows": published.rows, f"{name} dead": published.dead_letters}
         return outputs

@@ -12,7 +12,7 @@ from every_runner import one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
-from privstream.transforms.questions.quantiles_stages import BoundValues
+from privstream.transforms.questions.running_stages import BoundValues
 from privstream.transforms.timing.clock import STEP
 
 KEY = b"a key for tests of quantiles"

@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import EventBatch, Names, encode
 from privstream.transforms.parameters import BEGIN
 from privstream.transforms.parameters import END as END_
-from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts, updates_of
+from privstream.transforms.questions.running_stages import PredecessorQueries, RangeCounts, updates_of
 from privstream.transforms.row_types import NearestPoints, RangeCount
 
 KEY = b"a key for tests of points"
@@ -27,12 +27,12 @@ COMMON = {"universe": UNIVERSE, "window": 10, "start": START, "end": END, "epsil
 DELETES = {"insert_values": ("in",), "delete_values": ("out",)}
 
 CONFIGURATIONS = {
-    "ranges": (RangeCounts, {"standing": [(1, UNIVERSE), (5, 9)], **DELETES}),
-    "ranges, two": (RangeCounts, {"standing": [(1, 9), (3, 70)], "delta": 1e-6, **DELETES}),
-    "ranges gaussian": (RangeCounts, {"delta": 1e-6, "standing": [(1, 10)], **DELETES}),
-    "predecessors": (PredecessorQueries, {"standing": [UNIVERSE // 2], "epsilon": 900.0}),
-    "predecessors, two": (PredecessorQueries, {"standing": [7, 99], "epsilon": 900.0}),
-    "predecessors dynamic": (PredecessorQueries, {"standing": [7], "epsilon": 9000.0, **DELETES}),
+    "ranges": (RangeCounts, {"queries": [(1, UNIVERSE), (5, 9)], **DELETES}),
+    "ranges, two": (RangeCounts, {"queries": [(1, 9), (3, 70)], "delta": 1e-6, **DELETES}),
+    "ranges gaussian": (RangeCounts, {"delta": 1e-6, "queries": [(1, 10)], **DELETES}),
+    "predecessors": (PredecessorQueries, {"queries": [UNIVERSE // 2], "epsilon": 900.0}),
+    "predecessors, two": (PredecessorQueries, {"queries": [7, 99], "epsilon": 900.0}),
+    "predecessors dynamic": (PredecessorQueries, {"queries": [7], "epsilon": 9000.0, **DELETES}),
 }
 
 
@@ -73,10 +73,9 @@ def expected(made, events):
     """Return the rows, from mechanisms that are fed window by window."""
     rows = []
     state = made.mechanism.initial_state()
-    windows = f"{10 * SECOND} {START // 10} {END // 10} {made.steps.allowed_lateness}"
-    noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.begin} {made.actions.end}")
+    noise = made.publishing_noise
     for number, window in enumerate(batches_of(made, events)):
-        start, numbers = START + 10 * number, made.standing
+        start, numbers = START + 10 * number, made.queries.tolist()
         updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
         head = Timestamp(start), Timestamp(start + 10)
         if isinstance(made, RangeCounts):

@@ -13,7 +13,7 @@ from every_runner import one_job
 from examples import example
 from grids import some_quick
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
-from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.by_counts import AlertRule
 
 SECOND, WINDOW, WINDOWS, PERIODS = 1_000_000, 10, 4, 3
 START = 1_700_000_003  # windows are counted from here, and so are periods
@@ -29,7 +29,7 @@ RENEWED = {
     "heavy hitters": COUNTS,
     "heavy hitters by status": HITTERS,
     "heavy hitters by clock": HITTERS,
-    "histogram of people": {"queries": ("histogram", "max"), "max_contributions": 4, "delta": 1e-3},
+    "histogram": {"queries": ("histogram", "max"), "delta": 1e-3},
     "flags": {"thresholds": 60},
     "quantiles": {"delta": 1e-3, "high": 100, "resolution": 20, "quantiles": (0.5, 0.9), "max_contributions": 3},
     "cardinality": {"timeout": 25.0, "leave_values": None},

@@ -11,7 +11,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import HeavyHitter, KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, Names, encode
 from privstream.transforms.counts.transform import ShowCounts
-from privstream.transforms.questions.heavy_hitters_stages import DecideSteps
+from privstream.transforms.questions.monitor_stages import DecideSteps
 from privstream.transforms.timing import step_fn
 from privstream.transforms.timing.clock import SEED, stepped
 from privstream.transforms.timing.steps import Steps

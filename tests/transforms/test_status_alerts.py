@@ -10,7 +10,7 @@ from grids import some_quick
 from privstream.mechanisms.monitor.monitor import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SparseVectorAlerts
-from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.by_counts import AlertRule
 from slow_reference import hashed, lot
 
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 8
@@ -19,17 +19,8 @@ RULES = (
     AlertRule(name="all", at_least=30),
     AlertRule(name="two", at_least=50, items=("a", "b")),
 )
-COMMON = {
-    "epsilon": 40.0,
-    "delta": 1e-2,
-    "rules": RULES,
-    "window": WINDOW,
-    "start": START,
-    "end": START + WINDOWS * WINDOW,
-    "max_hits": 4,
-    "method": "status",
-    "shards": 2,
-}
+COMMON = {"epsilon": 40.0, "delta": 1e-2, "rules": RULES, "max_hits": 4, "method": "status", "shards": 2}
+COMMON |= {"window": WINDOW, "start": START, "end": START + WINDOWS * WINDOW}
 CONFIGURATIONS = {"one": {}, "renewed": {"renew_every": 2 * WINDOW}}
 CROWDS = [(90, 40), (90, 0), (50, 10), (10, 5), (0, 0), (80, 80), (20, 60), (0, 90)]
 """How many people have an event of a and of b in each window; the same people, so that charges are used up."""
@@ -78,16 +69,10 @@ def reference(made, events):
             person = hashed(made.noise.derive("user hash"), user)
             ranked = sorted(numbers, key=lambda number: lot(order, person, number))
             of_window += [(person, number, rank) for rank, number in enumerate(ranked)]
-        columns = [np.array(column, np.uint64) for column in zip(*of_window, strict=True)] or [
-            np.empty(0, np.uint64)
-        ] * 3
-        given = Holdings(
-            step=made.steps.in_first_period(step),
-            users=columns[0],
-            items=columns[1],
-            ranks=columns[2].astype(np.uint16),
-        )
-        noise = made.steps.renewed(made.noise, step)
+        users, items, ranks = np.array(of_window, np.uint64).reshape(-1, 3).T
+        step = made.steps.in_first_period(step)
+        given = Holdings(step=step, users=users, items=items, ranks=ranks.astype(np.uint16))
+        noise = made.steps.renewed(made.noise, made.steps.first + window)
         state, found = made.monitor.step(state, given, noise)
         kinds = ("started", "continues", "ended")
         expected += [

@@ -254,8 +254,8 @@ def batch(item: str) -> pa.RecordBatch:
 
 
 POINTS = {
-    "ranges": {"universe": 500, "standing": [(1, 500)]},
-    "predecessors": {"universe": 500, "standing": [450], "epsilon": 900.0},
+    "ranges": {"universe": 500, "queries": [(1, 500)]},
+    "predecessors": {"universe": 500, "queries": [450], "epsilon": 900.0},
 }
 BY_WINDOWS = ["heavy hitters by clock", "counts", "top-k", "alerts", "cardinality", "histogram"]
 

@@ -9,7 +9,7 @@ import runner_harness
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.questions.limits_stages import SuggestLimits, people_by_contributions
+from privstream.transforms.questions.data_set_stages import SuggestLimits
 
 RUN = {"window": 60, "start": 0, "end": 600}
 MADE = ContributionHistogram(1.0)
@@ -38,7 +38,7 @@ def measured(found, *, shuffle=0):
         users, items = (np.array(column, np.uint64) for column in zip(*rows, strict=True))
         batch = EventBatch(users, items, np.full(len(rows), step, np.int64), Names.none(), None)
         records.append((StepKey(step, 0).to_bytes(), encode(batch)))
-    return people_by_contributions(records, MADE).tolist()
+    return made(epsilon=1.0).tally(records).tolist()
 
 
 def reference(found):

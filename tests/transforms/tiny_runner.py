@@ -253,11 +253,10 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 
 SPLITTING = ("CountEvents", "PackUpdates", "SplitEvents")
-CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
+CLOSING = ("BoundPerWindow", "LastPresence", "ToClock")
 STAGES = (
     *("DecideSteps", "CountContributions", "PublishCounts", "ShowCounts"),
-    *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
-    *("CountRanges", "AnswerPredecessors"),
+    *("TrackMembers", "LimitRows", "RunningAnswers"),
 )
 """Stateful DoFns in their order, after what closes windows; no transform has all of them."""
 

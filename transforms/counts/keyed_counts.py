@@ -35,6 +35,7 @@ from privstream.transforms.parameters import (
     Bound,
     Parameters,
     View,
+    WindowedParameters,
     check_limits,
     limits_of,
     plain,
@@ -82,6 +83,7 @@ class CountsParameters(Parameters):
     Source: derived here, docs/proofs/keyed_counts.md.
     """
 
+    counter = "counts_published"
     rules: tuple[Any, ...] = ()
     """What is counted in place of items."""
 
@@ -315,7 +317,7 @@ class CountsParameters(Parameters):
         return found.derive("random contributions") if self.chooses_randomly else found
 
 
-class CountedParameters(Parameters):
+class CountedParameters(WindowedParameters):
     """Parameters of a question that counts answer, unless another method is asked for.
 
     Attributes:

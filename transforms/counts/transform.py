@@ -337,7 +337,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         tables = apply_dofn(counts | "WithClock" >> clocks, publish, Keyed)
         if self.ended:
             return tables
-        row_type, follow, counter = self.then or (self.row_type, None, "counts_published")
+        row_type, follow, counter = self.then or (self.row_type, None, self.counter)
         given = {"row_type": row_type, "view": self.shown, "follow": follow, "counter": counter}
         show = ShowCounts(steps=self.steps, timer_offset=3, **given)
         return apply_dofn(tables | "ShowClock" >> WithClock(self.steps), show, row_type)

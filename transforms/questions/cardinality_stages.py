@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
@@ -22,13 +21,12 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.counters import count_dropped
+from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.parameters import BEGIN, Actions
 from privstream.transforms.people.bounding import BoundEvents
-from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters
-from privstream.transforms.questions.running_stages import RunningAnswers
+from privstream.transforms.questions.numbers import FOR_EVER, CardinalityParameters
+from privstream.transforms.questions.running_stages import RunningTransform
 from privstream.transforms.row_types import CardinalityEstimate, interval
-from privstream.transforms.stages import PeopleTransform
 from privstream.transforms.timing.clock import on_clock, stepped
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
 from typing_extensions import override
@@ -36,28 +34,6 @@ from typing_extensions import override
 NO_BOUND = -1
 USED_BITS = 17
 """Of a packed number: windows in which a person has counted, up to 65,535, and one more."""
-
-
-class PublishCardinality(RunningAnswers, state="publish_cardinality"):
-    """Publish the estimates of every window."""
-
-    row_type = CardinalityEstimate
-    counter = "estimates_published"
-    exhausted = Metrics.counter("privstream", "estimates_without_bound")
-
-    @override
-    def given(self, step: int, batches: list[bytes]) -> int:
-        return sum(CHANGE.unpack(batch)[0] for batch in batches)
-
-    @override
-    def rows(self, state: CardinalityState, found: Cardinalities) -> Iterator[tuple[Any, ...]]:
-        estimate, bound, exhausted = found
-        self.exhausted.inc(int(exhausted))
-        spread = self.mechanism.spread
-        ends = interval(float(estimate), None if exhausted else bound if spread is None else spread)
-        people = max(0, estimate)
-        noisy = people if spread is None else estimate  # by counts it is unbiased
-        yield float(people), *ends, noisy, NO_BOUND if exhausted else bound
 
 
 class Members(NamedTuple):
@@ -199,8 +175,8 @@ class TrackMembers(StepFn, state="track_members"):
         return [state.to_bytes()]
 
 
-class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    last_stage = PublishCardinality
+class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type, counter = CardinalityEstimate, "estimates_published"
 
     @property
     def domain(self) -> Actions:
@@ -216,7 +192,16 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
         track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
         return LastPresence(steps=self.steps, timeout=self.timeout), track
 
-    @property
     @override
-    def _labels(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return f"{self.actions.begin} {self.actions.end} {self.timeout}", f"{self.max_contributions}"
+    def counts_of(self, step: int, batches: list[bytes]) -> int:
+        return sum(CHANGE.unpack(batch)[0] for batch in batches)
+
+    @override
+    def rows(self, state: CardinalityState, found: Cardinalities) -> Iterator[tuple[Any, ...]]:
+        estimate, bound, exhausted = found
+        counter("estimates_without_bound").inc(int(exhausted))
+        spread = self.mechanism.spread
+        ends = interval(float(estimate), None if exhausted else bound if spread is None else spread)
+        people = max(0, estimate)
+        noisy = people if spread is None else estimate  # by counts it is unbiased
+        yield float(people), *ends, noisy, NO_BOUND if exhausted else bound
