@@ -27,8 +27,7 @@ from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteW
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.frame_files import save_rows
-from privstream.pipelines.sources.readers import ReadEvents
-from privstream.pipelines.sources.watch_events import WatchEvents
+from privstream.pipelines.sources.readers import ReadEvents, WatchEvents
 from privstream.pipelines.stores import join
 from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter

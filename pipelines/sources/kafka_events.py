@@ -22,9 +22,8 @@ from privstream.pipelines.sources.event_files import Damage, places
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
-from privstream.pipelines.sources.readers import read_by
+from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
 from privstream.pipelines.sources.text_lines import read_objects
-from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
 from privstream.transforms.reading.fields import DeadLetter, quote
 
 RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26

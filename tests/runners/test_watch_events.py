@@ -13,10 +13,10 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
-from privstream.pipelines.sources import watch_events
+from privstream.pipelines.sources import readers
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.watch_events import WatchEvents, read_watched
+from privstream.pipelines.sources.readers import WatchEvents, read_watched
 from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
 
@@ -45,7 +45,7 @@ def users_of(batch: pa.RecordBatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(watch_events, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(readers, "PAUSE_SECONDS", 0)
 
 
 @pytest.mark.parametrize("watermark", ["arrival", "marks"])
