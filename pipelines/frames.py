@@ -202,7 +202,7 @@ def _execute(monitor: Monitor, frame: Any, path: str) -> dict[str, str]:
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
-    loaded("sources.frame_files.write_events")([table], fields.names, path)
+    loaded("sources.frame_files.write_events")(table, fields.names, path)
     with loaded("run.run.Run").prepare(monitor) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}

@@ -34,7 +34,7 @@ from privstream.transforms import DeadLetter
 from privstream.transforms.counters import Counters
 
 KAFKA_SECONDS = 0.5
-ROWS_OF_QUERY = "rows of the query.parquet"
+ROWS_OF_QUERY = "rows of the query.csv"
 
 
 def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str) -> Any:
