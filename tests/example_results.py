@@ -15,7 +15,7 @@ from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.sinks.row_files import pieces, shape_of, write_row_file
-from privstream.pipelines.sinks.window_files import file_name
+from privstream.pipelines.sinks.writers import file_name
 from privstream.transforms.row_types import Time
 
 START, HOUR = 1_704_067_200, 3600

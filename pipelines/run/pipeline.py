@@ -23,8 +23,7 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import crew, workers_for
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
-from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.readers import ReadEvents, WatchEvents

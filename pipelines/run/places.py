@@ -18,7 +18,7 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.destination import Destination, Several, UnreachableError
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
 from privstream.pipelines.sinks.webhook import Webhook, has_alerts
-from privstream.pipelines.sinks.window_files import check_folder
+from privstream.pipelines.sinks.writers import check_folder
 from privstream.pipelines.sources.found_files import split_pattern
 from privstream.pipelines.stores import exists, filesystems, join, scheme_of
 from privstream.pipelines.terminal import say

@@ -31,8 +31,7 @@ from privstream.pipelines.sinks.row_files import (
     with_item_columns,
     write_row_file,
 )
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
-from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter, KeyCount
 

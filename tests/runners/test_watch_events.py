@@ -12,7 +12,7 @@ import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles
 from privstream.pipelines.sources import readers
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
