@@ -38,13 +38,14 @@ from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import Budget
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,
+    check_wide,
     fingerprint,
     move_file,
     read_table,
     write_json,
     write_row_file,
+    write_wide,
 )
-from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import is_quiet, say

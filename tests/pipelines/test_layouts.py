@@ -10,9 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
-from privstream.pipelines.sinks.row_files import read_row_file, with_item_columns, write_row_file
+from privstream.pipelines.sinks.row_files import (
+    check_wide,
+    read_row_file,
+    with_item_columns,
+    write_row_file,
+    write_wide,
+)
 from privstream.pipelines.sinks.row_formats import Layout
-from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources import xlsx_events
 from privstream.pipelines.sources.event_files import Damage
 from privstream.pipelines.sources.fields import FieldMapping
