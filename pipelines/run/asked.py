@@ -75,7 +75,7 @@ class Asked:
     promised: Mapping[str, Any]
     row_type: type
     more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    destination: Destination | None = None
+    destinations: Sequence[Destination] = ()
 
     def label(self, stage: str) -> str:
         """Return what one of its stages is called, beside those of other questions."""

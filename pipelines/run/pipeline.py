@@ -126,13 +126,13 @@ class EventPipeline:
     def _writer(self, asked: Asked, path: str) -> Any:
         order = asked.question.info.order
         if self.places.unbounded:
-            return self._windows(path, asked.row_type, order, asked.destination)
+            return self._windows(path, asked.row_type, order, asked.destinations)
         if asked.transform.view is None:
             return WriteRows(path, asked.row_type, order=order, option="output")
         return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
 
     def _windows(self, path: str, row_type: type, order: Sequence[str], to: Any) -> WriteWindowFiles:
-        return WriteWindowFiles(path, row_type, self.places.format, order, destination=to, option="output")
+        return WriteWindowFiles(path, row_type, self.places.format, order, destinations=to, option="output")
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""

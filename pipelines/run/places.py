@@ -15,9 +15,8 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import PUBLIC
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.destination import Destination, Several, UnreachableError
+from privstream.pipelines.sinks.destination import Destination, UnreachableError, Webhook, has_alerts
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
-from privstream.pipelines.sinks.webhook import Webhook, has_alerts
 from privstream.pipelines.sinks.writers import check_folder
 from privstream.pipelines.sources.found_files import split_pattern
 from privstream.pipelines.stores import exists, filesystems, join, scheme_of
@@ -196,10 +195,10 @@ def _checked(check: Callable[[str, str], object], path: str) -> None:
         raise WrongKeyError(("output", "path"), str(error).removeprefix("output ")) from None
 
 
-def destination(
+def destinations(
     places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], *, dry_run: bool
-) -> Destination | None:
-    """Return where the rows of a question or a view are sent, which has been checked; None for nowhere."""
+) -> Sequence[Destination]:
+    """Return where the rows of a question or a view are sent, which has been checked."""
     monitor, found = places.monitor, list[Destination]()
     output, single = monitor.output, monitor.single
     try:
@@ -214,15 +213,12 @@ def destination(
         if output.notify is not None and has_alerts(row_type):
             folder = places.folder if places.unbounded else places.parent
             found.append(Webhook(output.notify, run_id, row_type, key, folder, name))
-        if not found:
-            return None
-        to = found[0] if len(found) == 1 else Several(found)
-        if not dry_run:  # the check makes a table that is missing
-            to.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
+        for each in () if dry_run else found:  # the check makes a table that is missing
+            each.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
     except (ValueError, OSError) as error:
         text = str(error).replace("--output", "send", 1)
         raise ValueError(text if single else f"{text} (for {name})") from None
-    return to
+    return found
 
 
 def _imported(module: str, extra: str) -> Any:
@@ -232,13 +228,14 @@ def _imported(module: str, extra: str) -> Any:
         raise ValueError(f"--send of this kind needs an extra: pip install 'privstream[{extra}]'") from None
 
 
-def send(to: Destination | None, path: str) -> None:
+def send(to: Sequence[Destination], path: str) -> None:
     """Send the rows of a file when a run has written it, and say so."""
-    if to is None:
+    if not to:
         return
-    rows = read_table(path, to.row_type)
+    rows = read_table(path, to[0].row_type)
     try:
-        to.send(rows)
+        for each in to:
+            each.send(rows)
     except UnreachableError as error:
         raise RunError(f"{error}; all rows are in {path}, and the same run with --overwrite sends them again") from None
-    say(f"{rows.num_rows:,} rows sent to {to.name()}")
+    say(f"{rows.num_rows:,} rows sent to {' and '.join(each.name() for each in to)}")

@@ -131,7 +131,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
 
     Args:
         row_type: a NamedTuple as `WriteRows` takes, with `window_start` and `window_end`.
-        destination: where the rows of each file are sent, too, once it is there; None for nowhere.
+        destinations: where the rows of each file are sent, too, once it is there.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         format: str,
         order: Sequence[str] = (),
         *,
-        destination: Destination | None = None,
+        destinations: Sequence[Destination] = (),
         option: str = "--output",
     ) -> None:
         super().__init__()
-        self.folder, self.row_type, self.format, self.destination = folder, row_type, format, destination
+        self.folder, self.row_type, self.format, self.destinations = folder, row_type, format, destinations
         named = {name.removeprefix("-") for name in order}  # with all others equal rows give equal bytes
         self.order = (*order, *(name for name in shape_of(row_type).fields if name not in named))
         check_folder(folder, option)
@@ -162,8 +162,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
             | "Gather" >> beam.GroupByKey()
             | "Write file" >> beam.Map(_write_window, self.folder, self.row_type, self.format, self.order)
         )
-        if self.destination is not None:  # what is in the files is final: a run that comes again sends the same rows
-            written = written | "Send" >> beam.Map(send_file, self.destination)
+        if self.destinations:  # what is in the files is final: a run that comes again sends the same rows
+            written = written | "Send" >> beam.Map(send_file, self.destinations)
         keyed = tuple[bytes, bytes]
         nothing = written | "Leave out" >> beam.FlatMap(lambda path: ()).with_output_types(keyed)
         one = written.pipeline | "Once" >> beam.Impulse() | beam.Map(lambda _: (b"", b"")).with_output_types(keyed)
