@@ -54,7 +54,7 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
         watermark = data.watermark or ARRIVAL
         return WatchEvents(data.input, fields, data.input_format, seconds=seconds, watermark=watermark)
     try:
-        module = importlib.import_module("privstream.pipelines.sources.kafka_events")
+        module = importlib.import_module("privstream.pipelines.kafka")
     except ImportError:
         raise ValueError("input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
     return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)

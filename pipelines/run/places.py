@@ -205,10 +205,10 @@ def destinations(
         for address in output.send:
             url = address if single else f"{address}/{name}"
             if url.startswith(POSTGRESQL):
-                table = _imported("postgres_table", "postgresql").PostgresTable
+                table = _imported("postgresql").PostgresTable
                 found.append(table(url, run_id, row_type, key, replace=output.overwrite))
             else:
-                topic = _imported("kafka_topic", "kafka").KafkaTopic
+                topic = _imported("kafka").KafkaTopic
                 found.append(topic(url, run_id, row_type, key, monitor.data.kafka_settings()))
         if output.notify is not None and has_alerts(row_type):
             folder = places.folder if places.unbounded else places.parent
@@ -221,9 +221,9 @@ def destinations(
     return found
 
 
-def _imported(module: str, extra: str) -> Any:
+def _imported(extra: str) -> Any:
     try:
-        return importlib.import_module(f"privstream.pipelines.sinks.{module}")
+        return importlib.import_module(f"privstream.pipelines.{extra}")
     except ImportError:
         raise ValueError(f"--send of this kind needs an extra: pip install 'privstream[{extra}]'") from None
 

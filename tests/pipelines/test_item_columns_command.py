@@ -13,7 +13,7 @@ from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
 from privstream.pipelines import cli
 from privstream.pipelines.frames import ask, read
-from privstream.pipelines.sinks.postgres_table import PostgresTable
+from privstream.pipelines.postgresql import PostgresTable
 from privstream.pipelines.sinks.row_files import read_row_file, with_item_columns, write_row_file
 from privstream.transforms.reading.domain import join_item
 from privstream.transforms.row_types import CategoryFlag, HeavyHitter, KeyCount, QueryAnswer

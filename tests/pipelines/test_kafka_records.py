@@ -12,9 +12,9 @@ from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     KafkaException,
 )
-from privstream.pipelines.sources import kafka_events
+from privstream.pipelines import kafka
+from privstream.pipelines.kafka import AskKafka, ReadKafka, Records, parse_records
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka, Records, parse_records
 from privstream.transforms.reading.fields import DeadLetter
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
@@ -59,7 +59,7 @@ class Partition:
 
 
 def ask(monkeypatch, messages, end=None, position=None):
-    monkeypatch.setattr(kafka_events, "new_consumer", lambda *_: Partition(messages, end))
+    monkeypatch.setattr(kafka, "new_consumer", lambda *_: Partition(messages, end))
     source = AskKafka("broker", "topic", {}, seconds=1)
     source.setup()
     return source.poll(b"0", position, 0)
@@ -151,7 +151,7 @@ def launch(monkeypatch):
             def describe_configs(self, asked, request_timeout):
                 return dict.fromkeys(asked, Answer(value))
 
-        monkeypatch.setattr(kafka_events, "AdminClient", Client)
+        monkeypatch.setattr(kafka, "AdminClient", Client)
         monkeypatch.setattr(ReadKafka, "_partitions", lambda _: [0])
         return ReadKafka("kafka://a:1,b:2/clicks")
 

@@ -406,7 +406,7 @@ def test_keys_name_the_run_and_are_the_same_again():
     ["u:secret@h/d/t", "u@h/d/t?password=secret", "u@h:secret/d/t", "u@h/secret", "u@/d/secret", "u@h/d/secret/b"],
 )
 def test_a_url_with_a_password_or_of_another_form_is_refused_and_not_quoted(url):
-    tables = pytest.importorskip("privstream.pipelines.sinks.postgres_table", exc_type=ImportError)
+    tables = pytest.importorskip("privstream.pipelines.postgresql", exc_type=ImportError)
     with pytest.raises(ValueError, match=r"^--output must be of the form") as error:
         tables.PostgresTable(f"postgresql://{url}", "run", HeavyHitter, ("item",))
     assert "secret" not in str(error.value)
