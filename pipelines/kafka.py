@@ -99,8 +99,7 @@ OF_READERS |= {"auto.offset.reset": "earliest"}
 class ReadKafka(beam.PTransform[Any, Any]):
     """Reads the records of a topic, each a JSON object in UTF-8 of at most 1 MiB, from its beginning on.
 
-    Where to go on is kept with the state of the pipeline; no consumer group is asked. Partitions that are added while
-    the run goes on are not read.
+    Where to go on is kept with the state of the pipeline. Partitions that are added meanwhile are not read.
 
     The watermark of a partition is the greatest time, in quarters of a second, at which the broker has appended a
     record; at the end of the partition, the time of day less one second, so that an idle one holds nothing back.
@@ -114,12 +113,8 @@ class ReadKafka(beam.PTransform[Any, Any]):
 
     Args:
         url: `kafka://host:port/topic`; several brokers are set apart by commas.
-        fields: which fields contain what.
         settings: of librdkafka, such as `security.protocol`.
         seconds: pause between two questions, > 0.
-
-    Raises:
-        ValueError: at once, naming the option.
     """
 
     files: Sequence[EventFile] = ()

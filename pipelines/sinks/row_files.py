@@ -149,9 +149,8 @@ def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
             upload(stream, path)
         return
     mode = 0o600 if owner_only else 0o666
-    with open(
-        os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if owner_only else os.O_TRUNC), mode), "wb"
-    ) as stream:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if owner_only else os.O_TRUNC)
+    with open(os.open(path, flags, mode), "wb") as stream:
         yield stream
 
 
@@ -368,8 +367,6 @@ def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
     """Read a file of rows as `read_table` does; what is wrong with it is a ValueError that names it."""
     try:
         return read_table(path, row_type)
-    except FileNotFoundError:
-        raise ValueError(f"{option} must be a file that exists, got {path}") from None
     except OSError as error:
         raise ValueError(f"{option} must be a readable file, got {path}: {error.strerror}") from None
     except Exception as error:  # each format has its own errors

@@ -120,11 +120,9 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     """Writes the rows of each window as one file, such as `20300101T120000Z_20300101T130000Z.jsonl`.
 
     Rows that are published after a later window than their own, as their timestamps say, are in the file of that one.
-
-    All rows of a window must have the same timestamp, as those that one timer publishes have. A file gets its name when
-    it is complete. If there is one of that name already, it stays as it is: a run that goes back to a checkpoint
-    publishes no second answer. Windows without rows have no file. When the input has ended, an empty file `_END` says
-    that nothing will follow. Gives the paths of files, once they are written and their rows are sent.
+    All rows of a window must have the same timestamp. A file that has its name is complete and stays as it is: a run
+    that goes back to a checkpoint publishes no second answer. Windows without rows have no file. When the input has
+    ended, an empty file `_END` says so. Gives the paths of files, once they are written and their rows are sent.
 
     Metrics: `window_latency_ms`, from the end of a window to its file; and counters:
     `window_files_written`, `.._repeated` (there already, with the same bytes), `.._refused` (with others).

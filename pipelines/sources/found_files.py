@@ -143,12 +143,11 @@ def parts_of(file: EventFile) -> list[EventFile]:
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
     """List the files that match, and look at them: all files of this machine, elsewhere the first one."""
     files, text = match_files(pattern, format), fields.text
-    formats = {file.format for file in files}
-    for name, given in {"delimiter": text.delimiter is not None, "quote": not text.quote}.items():
-        if given and "csv" not in formats:
-            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
-    if text.encoding != UTF_8 and formats.isdisjoint(TEXT_FORMATS):
-        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
+    given = {"delimiter": text.delimiter is not None, "quote": not text.quote, "encoding": text.encoding != UTF_8}
+    for name in (name for name, is_given in given.items() if is_given):
+        known = TEXT_FORMATS if name == "encoding" else ("csv",)
+        if not any(file.format in known for file in files):
+            raise ValueError(f"--{name} must be given with {' and '.join(known)} only: no file of --input is one")
     for number, file in enumerate(files):
         if number == 0 or scheme_of(file.path) is None:
             check_file(file, fields)

@@ -59,19 +59,17 @@ class ReadEvents(beam.PTransform[Any, Any]):
     microseconds, UTC) and `value` (float64) that `fields` names; `dead_letters` has a `DeadLetter` for every
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
-    The files are listed and looked at when the transform is made. A file that cannot be read to its end, or lacks a
-    field, ends the run with an error that names it.
-
     *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
     fields, never values.
 
     Args:
-        pattern: a path or glob on any of Beam's filesystems, or a folder of this machine.
+        pattern: a path, a folder or a glob on any of Beam's filesystems.
         fields: which fields contain what.
         format: avro, parquet, jsonl, csv or xlsx; by the ending of each path if None.
 
     Raises:
-        InputFileError, ValueError, TypeError: at once, naming the option, the file or the field.
+        InputFileError, ValueError, TypeError: at once, or in the run where a file cannot be read to its end; names the
+            option, the file or the field.
     """
 
     def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
@@ -190,9 +188,7 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
-    What has been taken is kept with the state of the pipeline: remove old files when the run can no longer have to go
-    back to them. A name must not be used again while its file is there.
-
+    Remove old files when the run can no longer have to go back to them, and use no name again while its file is there.
     The watermark is, with `arrival`, the time of day, held back by files that came and have not been taken; with
     `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
 
