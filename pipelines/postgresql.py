@@ -13,7 +13,6 @@ from privstream.pipelines.locations import DATABASE, TABLE
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import shape_of
 from privstream.transforms.row_types import Time
-from psycopg import sql
 from typing_extensions import override
 
 CONNECT_SECONDS = 10
@@ -71,7 +70,6 @@ def connect(where: dict[str, Any]) -> psycopg.Connection[Any]:
 
 
 ROW_KEY = "row_key"
-DIGEST_BYTES = 16
 TYPES: dict[type, str] = {
     str: "text",
     int: "bigint",
@@ -106,7 +104,8 @@ class PostgresTable(Destination):
     def __init__(self, url: str, run_id: str, row_type: type, key: Sequence[str], *, replace: bool = False) -> None:
         super().__init__(run_id, row_type, key)
         self.where, self.table = parse_url(url)
-        self.replace = replace
+        self.replace, self.quoted = replace, ".".join(map(_quoted, self.table))
+        self.place = self.quoted.replace("%", "%%")  # in statements with values
         self.columns = {ROW_KEY: "text", RUN: "text"}
         self.columns |= {name: TYPES[kind] for name, kind in shape_of(row_type).columns.items()}
 
@@ -116,8 +115,8 @@ class PostgresTable(Destination):
         try:
             with connect(self.where) as connection:
                 self._check_columns(connection)
-                connection.execute(self._insert("SELECT {values} WHERE false"), [None] * len(self.columns))
-                rows = self._sql("SELECT 1 FROM {table} WHERE {run} = %s LIMIT 1")
+                connection.execute(self._insert("SELECT {} WHERE false"), [None] * len(self.columns))
+                rows = f"SELECT 1 FROM {self.place} WHERE {RUN} = %s LIMIT 1".encode()
                 there = connection.execute(rows, [self.run_id]).fetchone() is not None
         except AWAY as error:
             raise ValueError(f"--output must be a database that answers: {reason(error)}") from None
@@ -134,7 +133,7 @@ class PostgresTable(Destination):
     def send(self, rows: pa.Table) -> None:
         # In one transaction, again and again while the database is away.
         found = [
-            [blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest(), self.run_id, *map(_plain, values.values())]
+            [blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *map(_plain, values.values())]
             for key, values in self.keyed(rows)  # a key may be longer than an index takes
         ]
         why = ""
@@ -142,8 +141,8 @@ class PostgresTable(Destination):
             try:
                 with connect(self.where) as connection, connection.cursor() as cursor:
                     if self.replace:
-                        cursor.execute(self._sql("DELETE FROM {table} WHERE {run} = %s"), [self.run_id])
-                    cursor.executemany(self._insert("VALUES ({values})"), found)
+                        cursor.execute(f"DELETE FROM {self.place} WHERE {RUN} = %s".encode(), [self.run_id])
+                    cursor.executemany(self._insert("VALUES ({})"), found)
                 return
             except AWAY as error:
                 why = reason(error)
@@ -159,12 +158,11 @@ class PostgresTable(Destination):
         """Return the statement that creates the table."""
         rules = {ROW_KEY: " PRIMARY KEY"} | {each.name: "" for each in shape_of(self.row_type).schema if each.nullable}
         lines = [f"{_quoted(name)} {kind}{rules.get(name, ' NOT NULL')}" for name, kind in self.columns.items()]
-        return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
+        return f"CREATE TABLE IF NOT EXISTS {self.quoted} ({', '.join(lines)})"
 
     def _check_columns(self, connection: psycopg.Connection[Any]) -> None:
         """Compare the columns, after the table has been created if it is missing."""
-        where = ".".join(map(_quoted, self.table))
-        if not (found := dict(connection.execute(COLUMNS, [where]).fetchall())):
+        if not (found := dict(connection.execute(COLUMNS, [self.quoted]).fetchall())):
             connection.execute(self.create_statement().encode())
         elif found != self.columns:
             others = sorted(name for name in found | self.columns if found.get(name) != self.columns.get(name))
@@ -173,15 +171,11 @@ class PostgresTable(Destination):
                 f"{', '.join(others)}. Use a new table, or: {self.create_statement()}"
             )
 
-    def _insert(self, source: str) -> sql.Composed:
+    def _insert(self, values: str) -> bytes:
         """Return the statement that inserts what is not there yet."""
-        values = sql.SQL(", ").join(sql.SQL(f"%s::{kind}") for kind in self.columns.values())
-        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        text = "INSERT INTO {table} ({names}) " + source + " ON CONFLICT ({key}) DO NOTHING"
-        return self._sql(text, names=names, values=values, key=sql.Identifier(ROW_KEY))
-
-    def _sql(self, text: str, **parts: sql.Composable) -> sql.Composed:
-        return sql.SQL(text).format(table=sql.Identifier(*self.table), run=sql.Identifier(RUN), **parts)
+        names = ", ".join(map(_quoted, self.columns)).replace("%", "%%")
+        marks = ", ".join(f"%s::{kind}" for kind in self.columns.values())
+        return f"INSERT INTO {self.place} ({names}) {values.format(marks)} ON CONFLICT ({ROW_KEY}) DO NOTHING".encode()
 
 
 def _plain(value: Any) -> Any:

@@ -193,25 +193,15 @@ Rows: TypeAlias = Iterable[Any] | pa.Table
 
 @dataclass(frozen=True)
 class Shape:
-    """How rows of a type are written.
+    """How rows of a type are written."""
 
-    Attributes:
-        fields: of a row, and their types: `Time` for times, that of the number where there may be none.
-        item: the field with the item; None if there is none.
-        parts: columns that are written in place of it; none where it is one column.
-        columns: that are written, and their types.
-        schema: the same as Arrow has it; fields that may have no number are nullable.
-        plain: the fields as Arrow has them, times as microseconds since 1970.
-        layout: for people.
-    """
-
-    fields: dict[str, type]
-    item: str | None
-    parts: tuple[str, ...]
-    columns: dict[str, type]
-    schema: pa.Schema
-    plain: pa.Schema
-    layout: Layout
+    fields: dict[str, type]  # of a row: `Time` for times, the type of the number where there may be none
+    item: str | None  # the field with the item
+    parts: tuple[str, ...]  # columns that are written in place of it; none where it is one column
+    columns: dict[str, type]  # that are written
+    schema: pa.Schema  # the same as Arrow has it; fields that may have no number are nullable
+    plain: pa.Schema  # the fields as Arrow has them, times as microseconds since 1970
+    layout: Layout  # for people
 
     def values(self, row: Any) -> tuple[Any, ...]:
         """Return the values of a row, by column."""

@@ -47,17 +47,11 @@ AVRO_TYPES: dict[Any, Any] = {pa.string(): "string", pa.int64(): "long", pa.floa
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows are written for people: as the input is.
+    """How rows are written for people: as the input is."""
 
-    Attributes:
-        zone: IANA time zone of the times in CSV and XLSX, which say how far they are from UTC; Parquet names it.
-        delimiter: between the cells of CSV.
-        decimal: what stands before decimals in CSV.
-    """
-
-    zone: str = "UTC"
-    delimiter: str = COMMA
-    decimal: str = "."
+    zone: str = "UTC"  # of times in CSV and XLSX, which say how far they are from UTC, and in Parquet, which names it
+    delimiter: str = COMMA  # between the cells of CSV
+    decimal: str = "."  # what stands before decimals in CSV
 
     @classmethod
     def of(cls, zone: str | None, delimiter: str | None, decimal: str | None) -> Layout:

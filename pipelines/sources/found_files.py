@@ -198,18 +198,14 @@ class FolderPolls:
     Each file is taken once, in the order in which they came, when two polls have found it with the same size and time
     of change. A mark, `_END` (no file will come any more) or `_UNTIL_20300101T120000Z` (no event before that time),
     counts when every file that came before it has been taken.
-
-    Attributes:
-        taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there).
-        waiting: name -> stamp, of what the last poll saw and did not take.
-        until: the watermark that the marks allow, in microseconds.
-        changed: number of files that have changed after they were taken.
     """
 
     taken: dict[str, tuple[str, int]] = field(default_factory=dict)
-    waiting: dict[str, str] = field(default_factory=dict)
-    until: int = 0
-    changed: int = 0
+    """Name -> its stamp, and since when it is gone (seconds; 0 while it is there)."""
+
+    waiting: dict[str, str] = field(default_factory=dict)  # name -> stamp, of what the last poll saw and did not take
+    until: int = 0  # the watermark that the marks allow, in microseconds
+    changed: int = 0  # number of files that have changed after they were taken
 
     def poll(self, listing: Sequence[Seen], now: int) -> tuple[list[Seen], int | None]:
         """Take what has come, by a listing that began at `now`, in microseconds since 1970.
