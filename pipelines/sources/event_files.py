@@ -12,8 +12,8 @@ from typing import BinaryIO, NamedTuple, Protocol
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
 
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
-"""Endings of compressed text, and Arrow's name of what reads it: its gzip knows the header of zlib, too."""
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Endings of compressed text, and Arrow's name of what reads it."""
 
 UTF_8 = "utf-8"
 

@@ -180,7 +180,6 @@ def poll_parts(pbegin: Any, parts: list[bytes], source: PolledSource, found: Any
     return polled
 
 
-ATTEMPTS, PAUSE_SECONDS = 3, 0.5
 UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 """What a file can do to its reader; anything else is a fault of the reader and ends the run."""
 
@@ -278,24 +277,14 @@ class PollFolder(PolledSource):
 
 
 def read_watched(element: EventFile, fields: AnyFields) -> Found:
-    """Yield batches of events of a file; what cannot be read any further is a dead letter.
-
-    It tries until it works, a few times, unless a part of the file has been given.
-    """
-    given = False
-    for attempt in range(ATTEMPTS if element.size else 0):
-        try:
-            file = element._replace(format=element.format or format_of(element.path))
-            for found in read_file(file, fields):
-                given = True
-                yield found
-        except UNREADABLE as error:
-            if not given and attempt + 1 < ATTEMPTS:
-                time.sleep(PAUSE_SECONDS)
-                continue
-            counter("files_unreadable").inc()
-            own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)  # quotes no record
-            reason = str(error) if own and "\n" not in str(error) else ""
-            reason = reason or f"{element.path} must be readable ({type(error).__name__})"
-            yield dead_letter(reason, element.path, "", "")
+    """Yield batches of events of a file; what cannot be read any further is a dead letter."""
+    if not element.size:
         return
+    try:
+        yield from read_file(element._replace(format=element.format or format_of(element.path)), fields)
+    except UNREADABLE as error:
+        counter("files_unreadable").inc()
+        own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)  # quotes no record
+        reason = str(error) if own and "\n" not in str(error) else ""
+        reason = reason or f"{element.path} must be readable ({type(error).__name__})"
+        yield dead_letter(reason, element.path, "", "")

@@ -13,7 +13,6 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles
-from privstream.pipelines.sources import readers
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.readers import WatchEvents, read_watched
@@ -41,11 +40,6 @@ def read(folder: Path, **options):
 
 def users_of(batch: pa.RecordBatch) -> list[str]:
     return batch["user"].to_pylist()
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch):
-    monkeypatch.setattr(readers, "PAUSE_SECONDS", 0)
 
 
 @pytest.mark.parametrize("watermark", ["arrival", "marks"])
