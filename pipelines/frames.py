@@ -70,8 +70,8 @@ def ask(
 ) -> Result | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
-    The columns that are read are written into a temporary Parquet file, which its owner alone can read, and which is
-    deleted afterwards. All checks, the ledger and the guarantee are those of the command.
+    The columns that are read lie meanwhile in a temporary file, which its owner alone can read. All checks, the ledger
+    and the guarantee are those of the command.
 
     *Privacy*: as the guarantee of the result says. The same question about the same values in the same order, with the
     same key, is the same release, and costs nothing more. Another order of rows is another release. Since cells of
@@ -124,10 +124,7 @@ def check_account(given: Mapping[str, Any]) -> None:
 
 
 def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
-    """Run what gets a temporary folder and returns paths of results by name; read these.
-
-    Errors and warnings are those of Python.
-    """
+    """Run what gets a temporary folder and returns paths of results by name; errors and warnings are Python's."""
     said = io.StringIO()
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         try:
@@ -150,10 +147,7 @@ def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _loggers_kept() -> Iterator[None]:
-    """Give loggers of runners their levels back: a command leaves them silent, but other pipelines may follow here.
-
-    A handler that Beam makes meanwhile would write into what is said here, for ever.
-    """
+    """Give loggers their levels and handlers back: a command leaves them silent, or bound to what is said here."""
     levels = {name: logging.getLogger(name).level for name in loaded("runners.launch.RUNNER_LOGGERS")}
     handlers = list(logging.root.handlers)
     try:
@@ -202,7 +196,7 @@ def _execute(monitor: Monitor, frame: Any, path: str) -> dict[str, str]:
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
-    loaded("sources.frame_files.write_events")([table], fields.names, path)
+    loaded("sources.frame_files.write_events")(table, fields.names, path)
     with loaded("run.run.Run").prepare(monitor) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}

@@ -1,13 +1,40 @@
-"""How Kafka is reached; needs the extra `kafka`."""
+"""Topics of Kafka, as input without an end and as a destination of rows; needs the extra `kafka`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from confluent_kafka import KafkaException
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.utils.timestamp import Timestamp
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from privstream.mechanisms import checks
 from privstream.pipelines.locations import SCHEME
+from privstream.pipelines.sinks.destination import Destination, UnreachableError
+from privstream.pipelines.sources.event_files import Damage, places
+from privstream.pipelines.sources.fields import AnyFields, FieldMapping
+from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.sources.normalise import usable
+from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
+from privstream.pipelines.sources.text_lines import read_objects
+from privstream.pipelines.terminal import json_text
+from privstream.transforms.counters import counter
+from privstream.transforms.reading.fields import DeadLetter, quote
+from typing_extensions import override
 
 LAUNCH_SECONDS = 10
 """So long a broker may take to answer at launch."""
@@ -49,3 +76,282 @@ def topic_at(asked: Any, brokers: str, name: str, option: str) -> Any:
     if topic is None or topic.error is not None or not topic.partitions:
         raise ValueError(f"{option} must be a topic of {brokers}: there is none called {name}")
     return topic
+
+
+RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
+"""Of one question, of one call, and the bytes after which a question ends."""
+
+WAIT_SECONDS = 0.2
+MARGIN = 1_000_000
+"""Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
+
+TICK = 250_000
+"""Microseconds: how exact the time is that a record gets."""
+
+RECORD_BYTES = 1 << 20
+"""Of a record, at most. Records of one tick are one element, or several of about this number of bytes."""
+
+STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
+OF_READERS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}
+OF_READERS |= {"auto.offset.reset": "earliest"}
+
+
+class ReadKafka(beam.PTransform[Any, Any]):
+    """Reads the records of a topic, each a JSON object in UTF-8 of at most 1 MiB, from its beginning on.
+
+    Where to go on is kept with the state of the pipeline. Partitions that are added meanwhile are not read.
+
+    The watermark of a partition is the greatest time, in quarters of a second, at which the broker has appended a
+    record; at the end of the partition, the time of day less one second, so that an idle one holds nothing back.
+    Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
+    counts as arrived at the time that its partition had reached.
+
+    Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
+
+    *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
+    the watermark.
+
+    Args:
+        url: `kafka://host:port/topic`; several brokers are set apart by commas.
+        settings: of librdkafka, such as `security.protocol`.
+        seconds: pause between two questions, > 0.
+    """
+
+    files: Sequence[EventFile] = ()
+
+    def __init__(
+        self,
+        url: str,
+        fields: AnyFields | None = None,
+        settings: Mapping[str, str] | None = None,
+        *,
+        seconds: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.seconds = checks.positive("watch", seconds)
+        self.brokers, self.topic = parse_url(url, "--input")
+        self.fields = fields or FieldMapping()
+        self.settings = dict(settings or {})
+        self.partitions = self._partitions()
+        self._check_stamps()
+
+    def expand(self, pbegin: Any) -> Any:
+        """Ask for records, and parse them where they arrive."""
+        parts = [str(partition).encode() for partition in self.partitions]
+        source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)
+        return read_by(parse_records, poll_parts(pbegin, parts, source, Records), "Parse", self.fields)
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where events come from."""
+        return {"brokers": self.brokers, "topic": self.topic, "partitions": len(self.partitions)}
+
+    def _partitions(self) -> list[int]:
+        """Ask the brokers for the topic."""
+        asked = new_consumer(self.brokers, self.settings)
+        try:
+            topic = topic_at(asked, self.brokers, self.topic, "--input")
+        finally:
+            asked.close()
+        return sorted(topic.partitions)
+
+    def _check_stamps(self) -> None:
+        """Refuse a topic whose producers stamp its records; go on if who asks may not know."""
+        asked = ConfigResource(ResourceType.TOPIC, self.topic)
+        admin = client(AdminClient, self.brokers, self.settings, {})
+        try:
+            (answer,) = admin.describe_configs([asked], request_timeout=LAUNCH_SECONDS).values()
+            stamped = answer.result()[STAMPS].value
+        except (KafkaException, KeyError):
+            return
+        if stamped != BY_BROKER:
+            raise ValueError(
+                f"--input must be a topic whose broker stamps its records, but {self.topic} has {STAMPS}={stamped}. "
+                f"Run: kafka-configs --bootstrap-server {self.brokers} --alter --entity-type topics "
+                f"--entity-name {self.topic} --add-config {STAMPS}={BY_BROKER}"
+            )
+
+
+class Records(NamedTuple):
+    """Neighbouring records of a partition that arrived in one tick: where they come from, and what they contain."""
+
+    place: str
+    offsets: list[int]
+    values: list[bytes]
+
+
+class AskKafka(PolledSource):
+    """Gives the `Records` of one partition for each part; a position is an offset, and the time that it reached."""
+
+    def __init__(self, brokers: str, topic: str, settings: Mapping[str, str], seconds: float) -> None:
+        super().__init__(seconds)
+        self.brokers, self.topic, self.settings = brokers, topic, dict(settings)
+
+    def setup(self) -> None:
+        """Start without consumers."""
+        self._consumers: dict[bytes, tuple[Consumer, int]] = {}  # cache: each with the offset at which it stands
+
+    def teardown(self) -> None:
+        """Close the consumers."""
+        for consumer, _ in self._consumers.values():
+            consumer.close()
+
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+        """Read to the end of the partition or the limits of one question; while no broker answers, nothing.
+
+        Each record has the tick at which it arrived, by the broker; a partition's time never runs backwards.
+        """
+        position = position or b"[0, 0]"
+        offset, reached = json.loads(position)
+        began = Timestamp.now().micros
+        try:
+            consumer, offset, end = self._consumer_at(part, offset)
+        except KafkaException:
+            return Answer((), position, watermark)
+        messages, offset = self._consume(consumer, offset, end)
+        self._consumers[part] = consumer, offset
+        found: list[tuple[Records, int]] = []
+        size = 0
+        arrived, place = reached // TICK * TICK, f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
+        for message in messages:
+            kind, millis = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:  # a producer may say 2100, and make all others late
+                arrived = max(arrived, millis * 1000 // TICK * TICK)
+            if not found or found[-1][1] != arrived or size > RECORD_BYTES:
+                found.append((Records(place, [], []), arrived))
+                size = 0
+            found[-1][0].offsets.append(message.offset() or 0)
+            found[-1][0].values.append(message.value() or b"")
+            size += len(message.value() or b"")
+        if found:
+            reached = max(reached, arrived)
+        if offset >= end:
+            reached = max(reached, began - MARGIN)
+        return Answer(found, json.dumps([offset, reached]).encode(), reached)
+
+    def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
+        """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
+        consumer, stands = self._consumers.pop(part, (None, offset))
+        if consumer is not None and stands != offset:
+            consumer.close()  # it could still say that the partition ends where it stood
+            consumer = None
+        known = consumer is not None
+        consumer = consumer or new_consumer(self.brokers, self.settings)
+        partition = TopicPartition(self.topic, int(part))
+        try:
+            first, end = consumer.get_watermark_offsets(partition, timeout=LAUNCH_SECONDS)
+        except KafkaException:
+            consumer.close()
+            raise
+        if not known:
+            if first > offset:
+                counter("kafka_records_lost").inc(first - offset if offset else 0)
+                offset = first
+            partition.offset = offset
+            consumer.assign([partition])
+        return consumer, offset, int(end)
+
+    def _consume(self, consumer: Consumer, offset: int, end: int) -> tuple[list[Message], int]:
+        """Return records, until those before `end` have come, and the offset behind them and marks between them."""
+        messages: list[Message] = []
+        bytes_ = 0
+        while offset < end and len(messages) < RECORDS and bytes_ < QUESTION_BYTES:
+            more = consumer.consume(RECORDS_AT_ONCE, WAIT_SECONDS)
+            for message in more:
+                error = message.error()
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
+                    offset = max(offset, (message.offset() or 0) + (error is None))
+                if error is None:
+                    messages.append(message)
+                    bytes_ += len(message.value() or b"")
+            if not more:
+                break
+        return messages, offset
+
+
+def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
+    """Return a consumer that neither commits nor chooses, and says where a partition ends."""
+    return client(Consumer, brokers, settings, OF_READERS)
+
+
+def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events, and what cannot be used."""
+    offsets, texts = [], []
+    for offset, value in zip(element.offsets, element.values, strict=True):
+        if len(value) <= RECORD_BYTES:
+            offsets.append(offset)
+            texts.append(value)
+        else:
+            reason = f"record must be at most {RECORD_BYTES:,} bytes"
+            long = Damage("malformed_record", reason, f"offset {offset}", quote(value))
+            yield from usable(long, element.place, fields)
+    for found in read_objects(texts, fields.names, places("offset", offsets), "record"):
+        yield from usable(found, element.place, fields)
+
+
+POLL_SECONDS = 0.5
+OF_WRITERS: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+OF_WRITERS |= {"message.timeout.ms": None, "transactional.id": None}
+
+
+class KafkaTopic(Destination):
+    """Sends each row as one message: its value is the row's line of JSON, its key a JSON object.
+
+    The key has the run id and the fields that distinguish rows, so that a topic that is compacted keeps all rows of all
+    runs, each once. A message counts as sent when all replicas that are in sync have it. A run that is started again
+    sends rows again, with the same key and value.
+
+    Args:
+        url: `kafka://host:port/topic`; several brokers are set apart by commas.
+    """
+
+    def __init__(
+        self, url: str, run_id: str, row_type: type, key: Sequence[str], settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(run_id, row_type, key)
+        self.brokers, self.topic = parse_url(url, "--output")
+        self.settings = dict(settings or {})
+        self._producer: Producer | None = None  # of the process that sends
+
+    @override
+    def name(self) -> str:
+        return f"{self.topic} on {self.brokers}"
+
+    @override
+    def check(self, *, first: bool) -> None:
+        # Whether the topic has rows of this run is not known.
+        topic_at(client(AdminClient, self.brokers, self.settings, OF_WRITERS), self.brokers, self.topic, "--output")
+
+    @override
+    def send(self, rows: pa.Table) -> None:
+        # librdkafka tries again while brokers are away.
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        producer = self._open()
+        for key, values in self.keyed(rows):
+            self._produce(producer, key.encode(), json_text(values).encode(), delivered, failed)
+        producer.flush()
+        if failed:
+            self._producer = None
+            why = failed[0].str()
+            raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {why}")
+
+    def _produce(self, producer: Producer, key: bytes, value: bytes, told: Any, failed: list[KafkaError]) -> None:
+        """Hand one row to librdkafka, when it has room."""
+        while True:
+            try:
+                return producer.produce(self.topic, value, key, on_delivery=told)
+            except BufferError:
+                producer.poll(POLL_SECONDS)
+            except KafkaException as error:  # such as a message that the broker would not take
+                return failed.append(error.args[0])
+
+    def _open(self) -> Producer:
+        """Return the producer of this process; Java's clients find a key in the same partition."""
+        if self._producer is None:
+            ours = {**OF_WRITERS, "message.timeout.ms": int(self.patience * 1000)}
+            self._producer = client(Producer, self.brokers, self.settings, ours)
+        return self._producer

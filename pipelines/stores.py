@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
 
-GLOB = "*?["
 SCHEME = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
 
 CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs"), "hdfs": ("hdfs", "hdfs")}
@@ -29,6 +28,11 @@ def scheme_of(path: str) -> str | None:
     """Return the scheme of a path beyond this machine; None for a file of this machine."""
     found = SCHEME.match(path)
     return None if found is None else found[1]
+
+
+def is_glob(path: str) -> bool:
+    """Tell whether a path may stand for several files."""
+    return any(sign in path for sign in "*?[")
 
 
 def filesystems() -> type[FileSystems]:
@@ -77,7 +81,7 @@ def _described(found: Any) -> FileFacts:
 def matching(pattern: str) -> list[FileFacts]:
     """Return the files that a path or a glob matches, without folders of a store that has some, such as HDFS."""
     here = scheme_of(pattern) is None
-    if here and not any(sign in pattern for sign in GLOB):
+    if here and not is_glob(pattern):
         return [facts_of(pattern)] if os.path.exists(pattern) else []
     found = filesystems().match([pattern])[0].metadata_list
     if here:

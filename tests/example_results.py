@@ -13,8 +13,8 @@ from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.model.catalogue import question
-from privstream.pipelines.sinks.row_files import pieces, shape_of, write_row_file
-from privstream.pipelines.sinks.window_files import file_name
+from privstream.pipelines.sinks.row_files import plain_table, shape_of, write_row_file
+from privstream.pipelines.sinks.writers import file_name
 from privstream.transforms.row_types import Time
 
 START, HOUR = 1_704_067_200, 3600
@@ -42,8 +42,7 @@ PERSONS = PrivacyGuarantee(
 
 def arrow_table(row_type: Any, rows: Any) -> pa.Table:
     """Return rows as a table as they are written."""
-    shape = shape_of(row_type)
-    return pa.concat_tables([shape.schema.empty_table(), *map(shape.written, pieces(row_type, rows))])
+    return shape_of(row_type).written(plain_table(row_type, rows))
 
 
 def row_of(word: str, hour: int, name: str) -> Any:

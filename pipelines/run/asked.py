@@ -73,7 +73,7 @@ class Asked:
     transform: Any
     promised: Mapping[str, Any]
     row_type: type
-    destination: Destination | None = None
+    destinations: Sequence[Destination] = ()
 
     def label(self, stage: str) -> str:
         """Return what one of its stages is called, beside those of other questions."""

@@ -23,19 +23,17 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import crew, workers_for
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
-from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.frame_files import save_rows
-from privstream.pipelines.sources.readers import ReadEvents
-from privstream.pipelines.sources.watch_events import WatchEvents
+from privstream.pipelines.sources.readers import ReadEvents, WatchEvents
 from privstream.pipelines.stores import join
 from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
 from privstream.transforms.counters import Counters
 
 KAFKA_SECONDS = 0.5
-ROWS_OF_QUERY = "rows of the query.parquet"
+ROWS_OF_QUERY = "rows of the query.csv"
 
 
 def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str) -> Any:
@@ -56,7 +54,7 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
         watermark = data.watermark or ARRIVAL
         return WatchEvents(data.input, fields, data.input_format, seconds=seconds, watermark=watermark)
     try:
-        module = importlib.import_module("privstream.pipelines.sources.kafka_events")
+        module = importlib.import_module("privstream.pipelines.kafka")
     except ImportError:
         raise ValueError("input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
     return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)
@@ -128,13 +126,13 @@ class EventPipeline:
     def _writer(self, asked: Asked, path: str) -> Any:
         order = asked.question.info.order
         if self.places.unbounded:
-            return self._windows(path, asked.row_type, order, asked.destination)
+            return self._windows(path, asked.row_type, order, asked.destinations)
         if asked.transform.view is None:
             return WriteRows(path, asked.row_type, order=order, option="output")
         return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
 
     def _windows(self, path: str, row_type: type, order: Sequence[str], to: Any) -> WriteWindowFiles:
-        return WriteWindowFiles(path, row_type, self.places.format, order, destination=to, option="output")
+        return WriteWindowFiles(path, row_type, self.places.format, order, destinations=to, option="output")
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""

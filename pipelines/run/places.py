@@ -14,10 +14,9 @@ from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.destination import Destination, Several, UnreachableError
+from privstream.pipelines.sinks.destination import Destination, UnreachableError, Webhook, has_alerts
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
-from privstream.pipelines.sinks.webhook import Webhook, has_alerts
-from privstream.pipelines.sinks.window_files import check_folder
+from privstream.pipelines.sinks.writers import check_folder
 from privstream.pipelines.sources.found_files import split_pattern
 from privstream.pipelines.stores import exists, filesystems, join, scheme_of
 from privstream.pipelines.terminal import say
@@ -195,49 +194,47 @@ def _checked(check: Callable[[str, str], object], path: str) -> None:
         raise WrongKeyError(("output", "path"), str(error).removeprefix("output ")) from None
 
 
-def destination(
+def destinations(
     places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], *, dry_run: bool
-) -> Destination | None:
-    """Return where the rows of a question or a view are sent, which has been checked; None for nowhere."""
+) -> Sequence[Destination]:
+    """Return where the rows of a question or a view are sent, which has been checked."""
     monitor, found = places.monitor, list[Destination]()
     output, single = monitor.output, monitor.single
     try:
         for address in output.send:
             url = address if single else f"{address}/{name}"
             if url.startswith(POSTGRESQL):
-                table = _imported("postgres_table", "postgresql").PostgresTable
+                table = _imported("postgresql").PostgresTable
                 found.append(table(url, run_id, row_type, key, replace=output.overwrite))
             else:
-                topic = _imported("kafka_topic", "kafka").KafkaTopic
+                topic = _imported("kafka").KafkaTopic
                 found.append(topic(url, run_id, row_type, key, monitor.data.kafka_settings()))
         if output.notify is not None and has_alerts(row_type):
             folder = places.folder if places.unbounded else places.parent
             found.append(Webhook(output.notify, run_id, row_type, key, folder, name))
-        if not found:
-            return None
-        to = found[0] if len(found) == 1 else Several(found)
-        if not dry_run:  # the check makes a table that is missing
-            to.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
+        for each in () if dry_run else found:  # the check makes a table that is missing
+            each.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
     except (ValueError, OSError) as error:
         text = str(error).replace("--output", "send", 1)
         raise ValueError(text if single else f"{text} (for {name})") from None
-    return to
+    return found
 
 
-def _imported(module: str, extra: str) -> Any:
+def _imported(extra: str) -> Any:
     try:
-        return importlib.import_module(f"privstream.pipelines.sinks.{module}")
+        return importlib.import_module(f"privstream.pipelines.{extra}")
     except ImportError:
         raise ValueError(f"--send of this kind needs an extra: pip install 'privstream[{extra}]'") from None
 
 
-def send(to: Destination | None, path: str) -> None:
+def send(to: Sequence[Destination], path: str) -> None:
     """Send the rows of a file when a run has written it, and say so."""
-    if to is None:
+    if not to:
         return
-    rows = read_table(path, to.row_type)
+    rows = read_table(path, to[0].row_type)
     try:
-        to.send(rows)
+        for each in to:
+            each.send(rows)
     except UnreachableError as error:
         raise RunError(f"{error}; all rows are in {path}, and the same run with --overwrite sends them again") from None
-    say(f"{rows.num_rows:,} rows sent to {to.name()}")
+    say(f"{rows.num_rows:,} rows sent to {' and '.join(each.name() for each in to)}")

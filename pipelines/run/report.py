@@ -53,8 +53,9 @@ def tell(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> str | N
         gap()
     say(words("\n".join(told.after)), LABEL)
     for each in asked if run.places.unbounded else ():
-        if each.destination is not None:
-            say(f"{each.counters(counted).get(SENT, 0):,} rows sent to {each.destination.name()}")
+        if each.destinations:
+            to = " and ".join(one.name() for one in each.destinations)
+            say(f"{each.counters(counted).get(SENT, 0):,} rows sent to {to}")
     return None if told.nothing is None else words(told.nothing)
 
 

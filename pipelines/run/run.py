@@ -28,7 +28,7 @@ from privstream.pipelines.run.asked import (
     shared_evenly,
 )
 from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
-from privstream.pipelines.run.places import Places, destination, send
+from privstream.pipelines.run.places import Places, destinations, send
 from privstream.pipelines.run.plan import Paid, Plan, about
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import followed
@@ -37,13 +37,14 @@ from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import Budget
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,
+    check_wide,
     fingerprint,
     move_file,
     read_table,
     write_json,
     write_row_file,
+    write_wide,
 )
-from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import is_quiet, say
@@ -97,7 +98,7 @@ class Run:
             self.places.make()
         self.questions = tuple(self._asked(paid, given[paid.name]) for paid in plan.questions)
         self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
-        if monitor.output.notify and not any([*(each.destination for each in self.questions), *self.sent.values()]):
+        if monitor.output.notify and not any([*(each.destinations for each in self.questions), *self.sent.values()]):
             raise WrongKeyError(("output", "notify"), NEEDS_ALERTS)
         self.described = {name: self._described(name, table) for name, table in answers.items()}
         if data.unbounded:
@@ -124,7 +125,7 @@ class Run:
 
     def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
         """Return where rows are sent, if they are."""
-        return destination(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
+        return destinations(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
 
     def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
         """Return a question with its transform, whose noise is its own, and where its rows go."""
@@ -153,7 +154,7 @@ class Run:
                 transform=transform,
                 promised=promised,
                 row_type=row_type,
-                destination=self._sent(name, row_type, question.info.key),
+                destinations=self._sent(name, row_type, question.info.key),
             )
 
     def _described(self, name: str, table: Table) -> dict[str, Any]:
@@ -222,7 +223,7 @@ class Run:
             if not self.places.terminal:
                 self._write_guarantees(counted)
         for each in self.questions:
-            send(each.destination, each.path)
+            send(each.destinations, each.path)
         for name, to in self.sent.items():
             send(to, self.places.rows(name))
         return counted, tables

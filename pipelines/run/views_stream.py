@@ -15,7 +15,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
-from privstream.pipelines.sinks.window_files import end_of
+from privstream.pipelines.sinks.writers import end_of
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.transform import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock

@@ -167,7 +167,7 @@ def submitted_job(
     """Give what cancels the job that is submitted to a cluster meanwhile, and do so at Ctrl-C; None elsewhere.
 
     *Privacy*: a job whose command is gone goes on. So a digest of what a stream writes is in its name, and while it
-    runs no second one is submitted that writes the same; see `window_files.alone_in`.
+    runs no second one is submitted that writes the same; see `writers.alone_in`.
 
     A job server of `deploy/get_flink_job_server.sh` ends with this process. At Ctrl-C `tell` gets a line on what became
     of the job.

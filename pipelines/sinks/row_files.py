@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any, BinaryIO, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.views.tables import in_micros
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
@@ -148,9 +149,8 @@ def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
             upload(stream, path)
         return
     mode = 0o600 if owner_only else 0o666
-    with open(
-        os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if owner_only else os.O_TRUNC), mode), "wb"
-    ) as stream:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if owner_only else os.O_TRUNC)
+    with open(os.open(path, flags, mode), "wb") as stream:
         yield stream
 
 
@@ -193,27 +193,15 @@ Rows: TypeAlias = Iterable[Any] | pa.Table
 
 @dataclass(frozen=True)
 class Shape:
-    """How rows of a type are written.
+    """How rows of a type are written."""
 
-    Attributes:
-        name: of the type.
-        fields: of a row, and their types: `Time` for times, that of the number where there may be none.
-        item: the field with the item; None if there is none.
-        parts: columns that are written in place of it; none where it is one column.
-        columns: that are written, and their types.
-        schema: the same as Arrow has it; fields that may have no number are nullable.
-        plain: the fields as Arrow has them, times as microseconds since 1970.
-        layout: for people.
-    """
-
-    name: str
-    fields: dict[str, type]
-    item: str | None
-    parts: tuple[str, ...]
-    columns: dict[str, type]
-    schema: pa.Schema
-    plain: pa.Schema
-    layout: Layout
+    fields: dict[str, type]  # of a row: `Time` for times, the type of the number where there may be none
+    item: str | None  # the field with the item
+    parts: tuple[str, ...]  # columns that are written in place of it; none where it is one column
+    columns: dict[str, type]  # that are written
+    schema: pa.Schema  # the same as Arrow has it; fields that may have no number are nullable
+    plain: pa.Schema  # the fields as Arrow has them, times as microseconds since 1970
+    layout: Layout  # for people
 
     def values(self, row: Any) -> tuple[Any, ...]:
         """Return the values of a row, by column."""
@@ -231,20 +219,12 @@ class Shape:
         return pa.table([columns[each.name].cast(each.type) for each in self.schema], schema=self.schema)
 
 
-def pieces(row_type: Any, rows: Rows) -> Iterator[pa.Table]:
-    """Yield rows as tables of their fields, with times in microseconds, some thousands at a time."""
-    if isinstance(rows, pa.Table):
-        yield from (rows.slice(start, CHUNK_ROWS) for start in range(0, rows.num_rows, CHUNK_ROWS))
-        return
-    shape, left = shape_of(row_type), iter(rows)
-    while chunk := [*islice(left, CHUNK_ROWS)]:
-        arrays = [*map(_column, shape.fields.values(), zip(*chunk, strict=True))]
-        yield pa.table(arrays, schema=shape.plain)
-
-
 def plain_table(row_type: Any, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table of their fields, with times in microseconds."""
-    return pa.concat_tables([shape_of(row_type).plain.empty_table(), *pieces(row_type, rows)])
+    shape = shape_of(row_type)
+    columns = zip(*rows, strict=True)
+    arrays = [_column(kind, values) for kind, values in zip(shape.fields.values(), columns, strict=False)]
+    return pa.table(arrays, schema=shape.plain) if arrays else shape.plain.empty_table()
 
 
 def _column(kind: type, values: Sequence[Any]) -> pa.Array:
@@ -272,10 +252,8 @@ def shape_of(row_type: Any) -> Shape:
     item = next((name for name in ITEM_FIELDS if name in fields), None)
     parts, layout = getattr(row_type, "item_columns", ()), getattr(row_type, "layout", PLAIN)
     columns = {column: kind for name, kind in fields.items() for column in (parts if name == item else ()) or (name,)}
-    plain = in_micros(arrow_schema(fields, PLAIN, optional).empty_table()).schema
-    return Shape(
-        row_type.__name__, fields, item, parts, columns, arrow_schema(columns, layout, optional), plain, layout
-    )
+    schema, plain = arrow_schema(columns, layout, optional), arrow_schema(fields, PLAIN, optional)
+    return Shape(fields, item, parts, columns, schema, in_micros(plain.empty_table()).schema, layout)
 
 
 def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
@@ -305,18 +283,16 @@ def output_format(path: str, option: str = "--output") -> str:
 
 def write_row_file(path: str, row_type: type, rows: Rows, *, owner_only: bool = False) -> None:
     """Write rows as one file, whole or not at all."""
-    format = output_format(path)
+    table, format = rows if isinstance(rows, pa.Table) else plain_table(row_type, rows), output_format(path)
     with whole_file(path, owner_only=owner_only) as stream:
-        write_rows(stream, row_type, pieces(row_type, rows), format)
+        write_rows(stream, row_type, [table], format)
 
 
 def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], format: str) -> None:
-    """Write tables of fields, with times in microseconds, into an open file; equal rows give equal bytes.
-
-    But for workbooks, which have the time at which they were written.
-    """
+    """Write tables of fields, with times in microseconds, into an open file, some thousands of rows at a time."""
     shape = shape_of(row_type)
-    write_tables(stream, shape.name, shape.schema, map(shape.written, plain), format, shape.layout)
+    pieces = (each.slice(first, CHUNK_ROWS) for each in plain for first in range(0, each.num_rows, CHUNK_ROWS))
+    write_tables(stream, row_type.__name__, shape.schema, map(shape.written, pieces), format, shape.layout)
 
 
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
@@ -381,8 +357,6 @@ def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
     """Read a file of rows as `read_table` does; what is wrong with it is a ValueError that names it."""
     try:
         return read_table(path, row_type)
-    except FileNotFoundError:
-        raise ValueError(f"{option} must be a file that exists, got {path}") from None
     except OSError as error:
         raise ValueError(f"{option} must be a readable file, got {path}: {error.strerror}") from None
     except Exception as error:  # each format has its own errors
@@ -390,3 +364,45 @@ def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
             raise ValueError(str(error).replace("path", option, 1)) from None
         rule = f"{option} must have {row_type.__name__} rows that privstream wrote"
         raise ValueError(f"{rule}, got {path} ({type(error).__name__})") from None
+
+
+WIDE_FORMATS = ("csv", "xlsx", "parquet")
+NUMBERS = ("people", "value", "estimate")
+"""Fields with the number of a row; the first that it has is shown."""
+
+LABELS = ("query", "quantile", "low", "high")
+"""Fields that tell apart what is followed over windows, beside the item."""
+
+
+def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
+    """Check before a run that its rows can be written so."""
+    if unbounded or path.rpartition(".")[2].lower() not in WIDE_FORMATS:
+        known = ", ".join(f".{each}" for each in WIDE_FORMATS)
+        raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
+    fields = shape_of(row_type).fields
+    if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
+        raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
+
+
+def write_wide(path: str, row_type: type, rows: pa.Table) -> None:
+    """Write rows side by side, the largest sum first; a window in which an item has no row is empty.
+
+    Privacy: post-processing.
+    """
+    shape, plain = shape_of(row_type), in_micros(rows).to_pylist()
+    types, clocks = shape.columns, Clocks(shape.layout.zone)
+    number = next(name for name in NUMBERS if name in types)
+    items = shape.parts or ((shape.item,) if shape.item else ())
+    names = [name for name in LABELS if any(row.get(name, "") != "" for row in plain)] + [*items]
+    starts = sorted({row["window_start"] for row in plain})
+    days = clocks.at_midnight(starts)
+    heads = [clocks.local(start).date().isoformat() if days else shape.layout.time(start) for start in starts]
+    lines: dict[tuple[Any, ...], dict[int, Any]] = {}
+    for row in plain:
+        lines.setdefault(tuple(row[name] for name in names), {})[row["window_start"]] = row[number]
+    largest = sorted(lines.items(), key=lambda line: -sum(filter(None, line[1].values())))
+    schema = arrow_schema({name: types[name] for name in names} | dict.fromkeys(heads, types[number]), PLAIN, heads)
+    cells = zip(*((*label, *map(line.get, starts)) for label, line in largest), strict=True)
+    table = pa.table([*cells], schema=schema) if largest else schema.empty_table()
+    with whole_file(path) as stream:
+        write_tables(stream, row_type.__name__, schema, [table], output_format(path), shape.layout)

@@ -6,13 +6,12 @@ import csv
 import importlib
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, BinaryIO
 
 import fastavro
@@ -48,17 +47,11 @@ AVRO_TYPES: dict[Any, Any] = {pa.string(): "string", pa.int64(): "long", pa.floa
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows are written for people: as the input is.
+    """How rows are written for people: as the input is."""
 
-    Attributes:
-        zone: IANA time zone of the times in CSV and XLSX, which say how far they are from UTC; Parquet names it.
-        delimiter: between the cells of CSV.
-        decimal: what stands before decimals in CSV.
-    """
-
-    zone: str = "UTC"
-    delimiter: str = COMMA
-    decimal: str = "."
+    zone: str = "UTC"  # of times in CSV and XLSX, which say how far they are from UTC, and in Parquet, which names it
+    delimiter: str = COMMA  # between the cells of CSV
+    decimal: str = "."  # what stands before decimals in CSV
 
     @classmethod
     def of(cls, zone: str | None, delimiter: str | None, decimal: str | None) -> Layout:
@@ -106,10 +99,9 @@ def arrow_schema(fields: Mapping[str, type], layout: Layout = PLAIN, optional: C
 def write_tables(
     stream: BinaryIO, name: str, schema: pa.Schema, tables: Iterable[pa.Table], format: str, layout: Layout = PLAIN
 ) -> None:
-    """Write pieces of a table into an open file; equal rows give equal bytes, but for workbooks.
+    """Write pieces of a table, whose rows have a name, into an open file; equal rows give equal bytes.
 
-    Args:
-        name: of a row, for a format that has one.
+    But for workbooks, which have the time at which they were written.
     """
     if format == "avro":
         _write_avro(stream, name, schema, tables)
@@ -186,11 +178,10 @@ def openpyxl() -> Any:
 def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout) -> None:
     """Write a workbook whose times are dates by the clocks of the layout; no text of it is a formula."""
     library, clocks = openpyxl(), Clocks(layout.zone)
-    make = importlib.import_module("openpyxl.cell").WriteOnlyCell
     book = library.Workbook(write_only=True)
 
-    def cell(sheet: Any, value: Any, *, is_time: bool = False) -> Any:
-        made = make(sheet)
+    def cell(value: Any, *, is_time: bool = False) -> Any:
+        made = library.cell.WriteOnlyCell(sheet)
         if is_time:
             local = clocks.local(value)
             made.value, made.number_format = local.replace(tzinfo=None), CLOCK.format(local.isoformat()[-6:])
@@ -202,14 +193,12 @@ def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table],
         return made
 
     times = [pa.types.is_timestamp(type) for type in schema.types]
-    rows = (row for table in tables for row in zip(*in_micros(table).to_pydict().values(), strict=True))
-    first: list[Any] = [*islice(rows, 1)]
-    while first or not book.worksheets:
+    table = in_micros(pa.concat_tables([schema.empty_table(), *tables]))
+    for first in range(0, table.num_rows or 1, SHEET_ROWS):
         sheet = book.create_sheet()
-        sheet.append([cell(sheet, name) for name in schema.names])
-        for row in chain(first, islice(rows, SHEET_ROWS - 1)):
-            sheet.append([cell(sheet, value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
-        first = [*islice(rows, 1)]
+        sheet.append([cell(name) for name in schema.names])
+        for row in zip(*table.slice(first, SHEET_ROWS).to_pydict().values(), strict=True):
+            sheet.append([cell(value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
     book.save(stream)
 
 
@@ -219,6 +208,8 @@ def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
     Raises:
         ValueError: there are too many rows; or the last line has no end: the file was cut short.
     """
+    names: Iterable[str]
+    rows: Iterable[Iterable[Any]]
     if format == "parquet":
         file = pq.ParquetFile(stream)
         _check_number(file.metadata.num_rows)
@@ -226,26 +217,26 @@ def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
         return dict(zip(table.column_names, table.columns, strict=True))
     if format == "avro":
         reader: Any = fastavro.reader(stream)
-        return _columns([each["name"] for each in reader.writer_schema["fields"]], map(dict.values, reader))
-    if format == "xlsx":
-        rows = _rows_of(stream)
-        return _columns(next(rows), rows)
-    _check_end(stream, format)
-    if format == "jsonl":
-        objects = map(json.loads, stream)
-        names = [*chain(*(start := [*islice(objects, 1)]))]
-        return _columns(names, ([row[name] for name in names] for row in chain(start, objects)))
-    lines = map(bytes.decode, stream)
-    header = next(lines)
-    found = re.match(rf'"?{re.escape(first)}"?(.)', header)  # what follows the first name
-    cells = csv.reader(chain([header], lines), delimiter=found[1] if found else COMMA, strict=True)
-    return _columns(next(cells), cells)
-
-
-def _columns(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> dict[str, Any]:
-    found = [*islice(rows, MOST_ROWS + 1)]
-    _check_number(len(found))
-    return dict(zip(names, zip(*found, strict=True), strict=True)) if found else dict.fromkeys(names, ())
+        names, rows = [each["name"] for each in reader.writer_schema["fields"]], map(dict.values, reader)
+    elif format == "xlsx":
+        cells = _rows_of(stream)
+        names, rows = next(cells), cells
+    else:
+        data = stream.read()
+        if not data.endswith(b"\n") and (data or format == "csv"):
+            raise ValueError("the last line must have its end: the file was cut short, or is being written")
+        if format == "jsonl":
+            objects = [json.loads(line) for line in data.split(b"\n")[:-1]]
+            names = [*objects[0]] if objects else []
+            rows = ([row[name] for name in names] for row in objects)
+        else:
+            text = data.decode()
+            found = re.match(rf'"?{re.escape(first)}"?(.)', text)  # what follows the first name
+            lines = csv.reader(io.StringIO(text, newline=""), delimiter=found[1] if found else COMMA, strict=True)
+            names, rows = next(lines), lines
+    some = [*islice(rows, MOST_ROWS + 1)]
+    _check_number(len(some))
+    return dict(zip(names, zip(*some, strict=True), strict=True)) if some else dict.fromkeys(names, ())
 
 
 def _check_number(rows: int) -> None:
@@ -268,16 +259,6 @@ def _of_cell(cell: Any) -> Any:
         micros = (cell.value.replace(tzinfo=offset) - EPOCH) // timedelta(microseconds=1)
         return EPOCH + timedelta(microseconds=round(micros / MILLISECOND) * MILLISECOND)  # days have fractions there
     return cell.value
-
-
-def _check_end(stream: BinaryIO, kind: str) -> None:
-    """Refuse text whose last line has no end, and CSV without a header."""
-    size = stream.seek(0, os.SEEK_END)
-    if size:
-        stream.seek(-1, os.SEEK_END)
-    if (not size and kind == "csv") or (size and stream.read(1) != b"\n"):
-        raise ValueError("the last line must have its end: the file was cut short, or is being written")
-    stream.seek(0)
 
 
 def restored(values: Any, kind: pa.DataType, format: str) -> Any:

@@ -1,14 +1,31 @@
-"""Writes the rows of a bounded run: one file that appears whole or not at all."""
+"""Transforms that write rows: one file of a bounded run; of input without an end a file for each window.
 
-from collections.abc import Iterable, Sequence
+Dead letters of such input are written as they come.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from hashlib import blake2b
+from io import BytesIO
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
-from apache_beam.transforms.window import GlobalWindows
+from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
+from apache_beam.transforms.window import FixedWindows, GlobalWindows
+from apache_beam.utils.timestamp import Duration, Timestamp
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.locations import END, WINDOW_FORMATS
+from privstream.pipelines.sinks.destination import Destination, send_file
 from privstream.pipelines.sinks.row_files import (
     ALIKE,
     COMPLETE,
@@ -18,11 +35,18 @@ from privstream.pipelines.sinks.row_files import (
     shape_of,
     sort_table,
     whole_file,
+    write_once,
     write_row_file,
     write_rows,
 )
+from privstream.pipelines.sinks.row_formats import EPOCH
+from privstream.pipelines.stores import join, scheme_of
+from privstream.pipelines.terminal import json_text
 from privstream.transforms.batches import from_stream, to_stream
+from privstream.transforms.counters import counter
 from privstream.transforms.reading.domain import number_alike
+from privstream.transforms.reading.fields import DeadLetter
+from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
 
 MOST_TOGETHER = 1000
@@ -54,16 +78,11 @@ class WriteRows(beam.PTransform[Any, Any]):
         super().__init__()
         self.path, self.row_type, self.tables = path, row_type, tables
         self.format = output_format(path, option)
-        unknown = {name.removeprefix("-") for name in order} - {*shape_of(row_type).fields}
-        if unknown:
-            raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
         self.write = partial(_write, path=path, row_type=row_type, order=tuple(order), owner_only=owner_only)
 
     @override
     def expand(self, rows: Any) -> Any:
-        if not rows.is_bounded:
-            raise ValueError("WriteRows must get a bounded collection")
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
         if not self.tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
@@ -77,7 +96,6 @@ class WriteRows(beam.PTransform[Any, Any]):
 
 
 def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
-    """Return rows as an Arrow stream."""
     return b"", to_stream(plain_table(row_type, rows))
 
 
@@ -91,9 +109,216 @@ def _write(
         table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
         write_row_file(path, row_type, sort_table(table, order), owner_only=owner_only)
         names = [] if item is None else table[item].unique().to_pylist()
-        Metrics.counter("privstream", ALIKE).inc(number_alike(names))
+        counter(ALIKE).inc(number_alike(names))
     else:
         with whole_file(path, owner_only=owner_only) as stream:
-            tables = (pa.ipc.open_stream(data).read_all() for _, data in parts)
-            write_rows(stream, row_type, tables, output_format(path))
-    Metrics.counter("privstream", COMPLETE).inc()
+            write_rows(stream, row_type, (from_stream(data) for _, data in parts), output_format(path))
+    counter(COMPLETE).inc()
+
+
+class WriteWindowFiles(beam.PTransform[Any, Any]):
+    """Writes the rows of each window as one file, such as `20300101T120000Z_20300101T130000Z.jsonl`.
+
+    Rows that are published after a later window than their own, as their timestamps say, are in the file of that one.
+    All rows of a window must have the same timestamp. A file that has its name is complete and stays as it is: a run
+    that goes back to a checkpoint publishes no second answer. Windows without rows have no file. When the input has
+    ended, an empty file `_END` says so. Gives the paths of files, once they are written and their rows are sent.
+
+    Metrics: `window_latency_ms`, from the end of a window to its file; and counters:
+    `window_files_written`, `.._repeated` (there already, with the same bytes), `.._refused` (with others).
+
+    Args:
+        row_type: a NamedTuple as `WriteRows` takes, with `window_start` and `window_end`.
+        destinations: where the rows of each file are sent, too, once it is there.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        row_type: type,
+        format: str,
+        order: Sequence[str] = (),
+        *,
+        destinations: Sequence[Destination] = (),
+        option: str = "--output",
+    ) -> None:
+        super().__init__()
+        self.folder, self.row_type, self.format, self.destinations = folder, row_type, format, destinations
+        named = {name.removeprefix("-") for name in order}  # with all others equal rows give equal bytes
+        self.order = (*order, *(name for name in shape_of(row_type).fields if name not in named))
+        check_folder(folder, option)
+        if format not in WINDOW_FORMATS:
+            raise ValueError(f"--output_format must be one of {', '.join(WINDOW_FORMATS)}, got {format!r}")
+
+    @override
+    def expand(self, rows: Any) -> Any:
+        one_moment = FixedWindows(Duration(micros=MILLISECOND))
+        written = (
+            rows
+            | "By window" >> beam.Map(_by_window)
+            | "Moment" >> beam.WindowInto(one_moment, trigger=DefaultTrigger(), accumulation_mode=DISCARDING)
+            | "Gather" >> beam.GroupByKey()
+            | "Write file" >> beam.Map(_write_window, self.folder, self.row_type, self.format, self.order)
+        )
+        if self.destinations:  # what is in the files is final: a run that comes again sends the same rows
+            written = written | "Send" >> beam.Map(send_file, self.destinations)
+        keyed = tuple[bytes, bytes]
+        nothing = written | "Leave out" >> beam.FlatMap(lambda path: ()).with_output_types(keyed)
+        one = written.pipeline | "Once" >> beam.Impulse() | beam.Map(lambda _: (b"", b"")).with_output_types(keyed)
+        _ = (
+            (nothing | "Whenever" >> WHENEVER(trigger=AfterWatermark()), one)
+            | "Both" >> beam.Flatten()
+            | "Until the end" >> beam.GroupByKey()
+            | "Write end" >> beam.Map(_write_end, self.folder)
+        )
+        return written
+
+    @override
+    def display_data(self) -> dict[str, Any]:
+        return {"folder": self.folder, "format": self.format}
+
+
+DISCARDING = AccumulationMode.DISCARDING
+WHENEVER = partial(beam.WindowInto, GlobalWindows(), accumulation_mode=DISCARDING)
+"""What goes on in one window, in which nothing is late."""
+
+
+def _by_window(row: Any, at: Any = beam.DoFn.TimestampParam) -> tuple[tuple[int, int], tuple[Any, ...]]:
+    """Key a row by the window after which it is published."""
+    start, end = row.window_start.micros, row.window_end.micros
+    later = 0 if at.micros < end else at.micros // MILLISECOND * MILLISECOND + MILLISECOND - end
+    return (start + later, end + later), tuple(row)
+
+
+def _write_window(
+    element: tuple[tuple[int, int], Iterable[tuple[Any, ...]]],
+    folder: str,
+    row_type: Any,
+    format: str,
+    order: tuple[str, ...],
+) -> str:
+    """Write one file."""
+    (start, end), plain = element
+    path, data = join(folder, file_name(start, end, format)), BytesIO()
+    write_rows(data, row_type, [sort_table(plain_table(row_type, plain), order)], format)
+    outcome = write_once(path, data.getvalue())
+    counter(f"window_files_{outcome}").inc()
+    if outcome == "written":
+        Metrics.gauge("privstream", "window_latency_ms").set((Timestamp.now().micros - end) // MILLISECOND)
+    return path
+
+
+def _write_end(element: Any, folder: str) -> None:
+    """Say that nothing will follow."""
+    write_once(join(folder, END), b"")
+    counter(COMPLETE).inc()
+
+
+def file_name(start: int, end: int, format: str) -> str:
+    """Return the name of a window's file; times in microseconds since 1970."""
+    return f"{moment(start)}_{moment(end)}.{format}"
+
+
+def moment(micros: int) -> str:
+    """Write a time for a file's name, to the second or, where needed, finer."""
+    text = f"{EPOCH + timedelta(microseconds=micros):%Y%m%dT%H%M%S.%f}"
+    return f"{text.rstrip('0').rstrip('.') if micros % MICROS else text[:-7]}Z"
+
+
+def end_of(path: str) -> int:
+    """Return the end of the window after which the rows of a file were published, in microseconds since 1970."""
+    text = path.rpartition("/")[2].split("_")[1].rpartition("Z")[0]
+    form = "%Y%m%dT%H%M%S.%f" if "." in text else "%Y%m%dT%H%M%S"
+    return (datetime.strptime(text, form).replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+def check_folder(folder: str, option: str = "--output") -> None:
+    """Check before a run that files can be written into a folder."""
+    if not folder:
+        raise ValueError(f"{option} must not be empty")
+    if scheme_of(folder) is None and not os.path.isdir(folder):
+        raise ValueError(f"{option} must be a folder that exists when the input is watched, got {folder}")
+    if scheme_of(folder) is None and os.path.exists(os.path.join(folder, END)):
+        raise ValueError(f"{option} must be a folder of a run that has not ended, but {folder} has a file {END}")
+    check_destination(join(folder, "file"), option)
+
+
+LET_GO_SECONDS = 30
+"""So long a run that was ended, as by an upgrade, may take to let its folder go."""
+
+
+@contextmanager
+def alone_in(folders: Iterable[str]) -> Iterator[None]:
+    """Let no other run on this machine write into the same folders meanwhile; some servers of files lock none.
+
+    *Privacy*: two runs of one run id have the same noise. At once they could take other events for late or other
+    contributions for those within limits, and windows of both would be published.
+
+    Raises:
+        UsageError: another run writes there, and goes on to.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            if scheme_of(folder) is None:
+                file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, file)
+                deadline = time.monotonic() + LET_GO_SECONDS
+                while not _locked(file):
+                    if time.monotonic() > deadline:
+                        raise UsageError(
+                            f"{folder} must be a folder into which no other run writes, but one on this machine does: "
+                            "end it first, for two at once would publish other answers with the same noise"
+                        )
+                    time.sleep(0.2)
+        yield
+
+
+def _locked(file: int) -> bool:
+    """Tell whether an open folder is locked now, or cannot be."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+SECONDS, MOST_LETTERS = 60, 5_000
+
+
+class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
+    """Writes dead letters into a folder: a file a minute after its first letter, or as soon as it has 5,000.
+
+    The minute is one of the worker's clock. A file's name is the time at which it was written, and a digest of what is
+    in it, so that nothing is ever replaced. A run that goes back to a checkpoint may set the same record aside twice.
+
+    *Privacy*: dead letters are records of people. On this machine's file system the files are for their owner alone.
+    Guard the folder like the input.
+    """
+
+    def __init__(self, folder: str, *, seconds: float = SECONDS, most: int = MOST_LETTERS) -> None:
+        super().__init__()
+        self.folder, self.seconds, self.most = folder, seconds, most
+        check_folder(folder, "--dead_letter")
+
+    @override
+    def expand(self, letters: Any) -> Any:
+        return (
+            letters
+            | "Line" >> beam.Map(_line).with_output_types(tuple[bytes, bytes])
+            | "Whenever" >> WHENEVER(trigger=AfterWatermark())
+            | "Together" >> beam.GroupIntoBatches(self.most, self.seconds)
+            | "Write files" >> beam.Map(_write_letters, self.folder)
+        )
+
+
+def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
+    """Return a letter as a line, under the one key of all."""
+    return b"", json_text(letter._asdict()).encode() + b"\n"
+
+
+def _write_letters(letters: tuple[bytes, Iterable[bytes]], folder: str) -> None:
+    data = b"".join(sorted(letters[1]))
+    digest, now = blake2b(data, digest_size=8).hexdigest(), int(time.time()) * MICROS
+    write_once(join(folder, f"{moment(now)}_{digest}.jsonl"), data, owner_only=True)

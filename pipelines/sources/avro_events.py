@@ -153,8 +153,6 @@ def _groups(blocks: Iterator[Any]) -> Iterator[list[Any]]:
     held: list[Any] = []
     size = 0
     for block in blocks:
-        if block.num_records < 0:
-            raise UnfitError("a block must have 0 records or more")
         records = iter(block)
         while rows := list(islice(records, GROUP_RECORDS)):
             held, size = held + rows, size + len(block.bytes_.getbuffer())

@@ -7,11 +7,13 @@ pyarrow parses them. A quote that nobody closes would make one record of the res
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,18 +49,11 @@ class Header(NamedTuple):
     @property
     def field(self) -> re.Pattern[bytes]:
         """What finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
-        return re.compile(rb'(?:^|(?<=[\n%s]))"(?:[^"]++|"")*+(?P<end>"?)' % re.escape(self.delimiter))
+        return re.compile(rb'(?:^|(?<=[\n%s]))"(?:[^"]++|"")*+"?' % re.escape(self.delimiter))
 
     def quoted(self, text: bytes) -> Iterator[re.Match[bytes]]:
         """Find quoted fields."""
         return self.field.finditer(text) if self.quote and b'"' in text else iter(())
-
-    def options(self, **more: object) -> pa_csv.ParseOptions:
-        """Return how pyarrow cuts fields."""
-        mark = '"' if self.quote else False
-        return pa_csv.ParseOptions(
-            delimiter=self.delimiter.decode(), quote_char=mark, newlines_in_values=self.quote, **more
-        )
 
     def has_bare_return(self, text: bytes) -> bool:
         """Tell whether a carriage return outside of quotes has no line feed behind it."""
@@ -84,18 +79,13 @@ class Records(NamedTuple):
         """Quote a record for its dead letter."""
         return quote(self.bytes_of(row).removesuffix(b"\n").removesuffix(b"\r"))
 
-    def damages(self, rows: list[int], code: str, rule: str) -> Iterator[Damage]:
-        """Say of records, but for blank ones, that they break a rule."""
-        found = (row for row in rows if self.bytes_of(row).strip())
-        return (Damage(code, rule, self.position(row), self.record(row)) for row in found)
-
-    def but(self, rows: list[int]) -> Records:
-        """Return all but some of the records."""
-        if not rows:
-            return self
+    def split(self, rows: list[int], code: str, rule: str) -> tuple[Iterator[Damage], Records]:
+        """Return what to say of records that break a rule, but for blank ones, and all others."""
+        wrong = (row for row in rows if self.bytes_of(row).strip())
         kept = np.delete(np.arange(len(self.ends)), rows)
         texts = [self.bytes_of(row) for row in kept.tolist()]
-        return Records(b"".join(texts), np.cumsum([*map(len, texts)], dtype=np.int64), self.lines[kept])
+        others = Records(b"".join(texts), np.cumsum([*map(len, texts)], dtype=np.int64), self.lines[kept])
+        return (Damage(code, rule, self.position(row), self.record(row)) for row in wrong), others
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
@@ -165,15 +155,14 @@ def _parse(records: Records, header: Header, fields: Sequence[str]) -> Iterator[
     """Parse records together, but for those that break a rule."""
     if b"\r" in records.text and RETURN.search(records.text):
         bare = [row for row in range(len(records.ends)) if header.has_bare_return(records.bytes_of(row))]
-        yield from records.damages(bare, "carriage_return", NO_RETURN)
-        records = records.but(bare)
+        damages, records = records.split(bare, "carriage_return", NO_RETURN)
+        yield from damages
     try:
         table = _table(records.text, header, fields)
     except pa.ArrowInvalid:
-        wrong = _misshapen(records.text, header)
         rule = f"line must be one CSV record with {len(header.names)} fields"
-        yield from records.damages(wrong, "malformed_line", rule)
-        records = records.but(wrong)
+        damages, records = records.split(_misshapen(records.text, header), "malformed_line", rule)
+        yield from damages
         table = _table(records.text, header, fields)
     if table.num_rows != len(records.ends):
         raise AssertionError("each record must be one row")
@@ -186,13 +175,21 @@ def _table(
     text: bytes, header: Header, fields: Sequence[str], reject: Callable[[pa_csv.InvalidRow], str] | None = None
 ) -> pa.Table:
     """Parse records."""
-    before = header.delimiter * (len(header.names) - 1) + b"\n"  # a row more: no byte order mark begins the text
-    options = {"include_columns": list(fields), "column_types": dict.fromkeys(fields, pa.binary())}
+    text = header.delimiter * (len(header.names) - 1) + b"\n" + text  # a row more: no byte order mark begins the text
+    types = dict.fromkeys(fields, pa.binary())
     return pa_csv.read_csv(
-        pa.BufferReader(before + text),
-        pa_csv.ReadOptions(use_threads=False, block_size=len(before + text) + 1, column_names=header.names),
-        header.options(ignore_empty_lines=False, invalid_row_handler=reject),
-        pa_csv.ConvertOptions(strings_can_be_null=False, check_utf8=False, **options),
+        pa.BufferReader(text),
+        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names),
+        pa_csv.ParseOptions(
+            delimiter=header.delimiter.decode(),
+            quote_char='"' if header.quote else False,
+            newlines_in_values=header.quote,
+            ignore_empty_lines=False,
+            invalid_row_handler=reject,
+        ),
+        pa_csv.ConvertOptions(
+            strings_can_be_null=False, check_utf8=False, include_columns=list(fields), column_types=types
+        ),
     ).slice(1)
 
 
@@ -223,25 +220,25 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
     line, text = 1 + text.count(b"\n", 0, blank), text[blank:]
     if not text and not piece:
         return None
-    found: list[tuple[Header, bytes]] = []
+    found: list[tuple[Header, int]] = []
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE
+    shown = text.decode("utf-8", "surrogateescape")
     for delimiter in [form.delimiter] if form.delimiter else DELIMITERS:
-        header = Header([], delimiter, form.quote)
-        quoted = rb'(?:^|(?<=%s))"(?:[^"]++|"")*+"|' % re.escape(delimiter) if form.quote else b""
-        record = re.match(rb"(?:%s[^\n])*+\n" % quoted, text)  # what is not closed is text here
-        if record is None or len(record[0]) > HEADER_BYTES or header.has_bare_return(record[0]):
-            continue
-        closed = all(each["end"] for each in header.quoted(record[0]))
-        if closed and (delimiter in record[0] or delimiter in (COMMA, form.delimiter)):
-            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-                read = pa_csv.read_csv(pa.BufferReader(record[0]), parse_options=header.options())
-                found.append((header._replace(names=read.column_names), record[0]))
+        lines = io.StringIO(shown, newline="\n")
+        reader = csv.reader(lines, delimiter=delimiter.decode(), quoting=quoting, strict=True)
+        with suppress(csv.Error, UnicodeEncodeError):  # a quote that is not closed, a bare return; no UTF-8
+            names = next(reader)
+            "".join(names).encode()
+            whole = reader.line_num <= text.count(b"\n")
+            if whole and (len(names) > 1 or delimiter in (COMMA, form.delimiter)):
+                found.append((Header(names, delimiter, form.quote), reader.line_num))
     fitting = [each for each in found if set(form.names) <= set(each[0].names)]
     if not found:
         raise _no_header(path, form, text[: text.find(b"\n") + 1] or text)
     if form.names and len(fitting) > 1:
         raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
-    header, first = max(fitting or found, key=lambda each: len(each[0].names))
-    return header, line + first.count(b"\n"), text[len(first) :]
+    header, count = max(fitting or found, key=lambda each: len(each[0].names))
+    return header, line + count, text.split(b"\n", count)[-1]
 
 
 def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:

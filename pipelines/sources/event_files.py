@@ -7,13 +7,13 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
 
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
-"""Endings of compressed text, and Arrow's name of what reads it: its gzip knows the header of zlib, too."""
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Endings of compressed text, and Arrow's name of what reads it."""
 
 UTF_8 = "utf-8"
 
@@ -26,21 +26,13 @@ class UnfitError(ValueError):
     """A rule that a file breaks; the message quotes nothing of its records."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextForm:
-    """How files of text are written.
+class TextForm(NamedTuple):
+    """How files of text are written."""
 
-    Attributes:
-        encoding: as Python calls it.
-        delimiter: of the fields of CSV, one byte; None if the line with their names shows it.
-        names: fields that this line has.
-        quote: whether a quote at the beginning of a field of CSV opens it; else it is text.
-    """
-
-    encoding: str = UTF_8
-    delimiter: bytes | None = None
-    names: tuple[str, ...] = ()
-    quote: bool = True
+    encoding: str = UTF_8  # as Python calls it
+    delimiter: bytes | None = None  # of CSV, one byte; None if the line with the names of fields shows it
+    names: tuple[str, ...] = ()  # that this line has
+    quote: bool = True  # whether a quote at the beginning of a field of CSV opens it; else it is text
 
 
 PLAIN = TextForm()
@@ -60,8 +52,7 @@ class RawEvents:
         return len(next(iter(self.columns.values())))
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(NamedTuple):
     """What cannot be used: the end of a counter's name, the rule, where, the text, and the questions that cannot."""
 
     code: str

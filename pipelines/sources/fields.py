@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
@@ -173,7 +173,7 @@ class SharedFields:
     @cached_property
     def text(self) -> TextForm:
         """How files of text are written."""
-        return replace(self.questions[0][1].text, names=self.names)
+        return self.questions[0][1].text._replace(names=self.names)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

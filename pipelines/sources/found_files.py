@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from privstream.pipelines.locations import END
@@ -16,13 +16,13 @@ from privstream.pipelines.sources import avro_events, csv_events, parquet_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.stores import (
-    GLOB,
     FileFacts,
     check_store,
     exists,
     facts_of,
     filesystems,
     has_folders,
+    is_glob,
     join,
     matching,
     scheme_of,
@@ -55,34 +55,35 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     """List the files that match, in the order of their paths, as they are now."""
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
-    found = _found(pattern)
-    for file in found:
-        check_regular(file.path)
-    files = [EventFile(file.path, file.size, format or format_of(file.path), marks=file.marks) for file in found]
-    for each in files:
-        if each.size == 0 and each.format not in TEXT_FORMATS:
-            rule = f"it has 0 bytes, but even without events {each.format} has a header"
-            raise InputFileError(f"{each.path} is empty: {rule}")
+    files = []
+    for found in _found(pattern):
+        check_regular(found.path)
+        file = EventFile(found.path, found.size, format or format_of(found.path), marks=found.marks)
+        if file.size == 0 and file.format not in TEXT_FORMATS:
+            rule = f"it has 0 bytes, but even without events {file.format} has a header"
+            raise InputFileError(f"{file.path} is empty: {rule}")
+        files.append(file)
     return sorted(files)
 
 
 def _found(pattern: str) -> list[FileFacts]:
     """Return what matches: a file of just that name, the files of a folder, or of a glob."""
-    if os.path.exists(pattern):
-        paths = [pattern]
-        if os.path.isdir(pattern):
-            paths = [os.path.join(pattern, name) for name in os.listdir(pattern) if not name.startswith((".", "_"))]
-            paths = [path for path in sorted(paths) if not os.path.isdir(path)]
+    if os.path.isdir(pattern):
+        paths = [os.path.join(pattern, name) for name in sorted(os.listdir(pattern)) if not name.startswith((".", "_"))]
+        paths = [path for path in paths if not os.path.isdir(path)]
         if not paths:
             raise InputFileError(f"--input must have at least one file: there is none in the folder {pattern}")
+    else:
+        paths = [pattern] if os.path.exists(pattern) else []
+    if paths:
         for path in paths:
-            check_regular(path)
+            check_regular(path)  # before it is asked about
         return [facts_of(path) for path in paths]
-    if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
+    if is_glob(pattern) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
     try:
-        remote = scheme_of(pattern) is not None and not any(sign in pattern for sign in GLOB)
+        remote = scheme_of(pattern) is not None and not is_glob(pattern)
         found = _of_store(pattern) if remote else matching(pattern) if pattern else []
     except (OSError, ValueError) as error:
         raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
@@ -142,12 +143,11 @@ def parts_of(file: EventFile) -> list[EventFile]:
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
     """List the files that match, and look at them: all files of this machine, elsewhere the first one."""
     files, text = match_files(pattern, format), fields.text
-    formats = {file.format for file in files}
-    for name, given in {"delimiter": text.delimiter is not None, "quote": not text.quote}.items():
-        if given and "csv" not in formats:
-            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
-    if text.encoding != UTF_8 and formats.isdisjoint(TEXT_FORMATS):
-        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
+    given = {"delimiter": text.delimiter is not None, "quote": not text.quote, "encoding": text.encoding != UTF_8}
+    for name in (name for name, is_given in given.items() if is_given):
+        known = TEXT_FORMATS if name == "encoding" else ("csv",)
+        if not any(file.format in known for file in files):
+            raise ValueError(f"--{name} must be given with {' and '.join(known)} only: no file of --input is one")
     for number, file in enumerate(files):
         if number == 0 or scheme_of(file.path) is None:
             check_file(file, fields)
@@ -169,44 +169,43 @@ class Seen(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name without the folder."""
+        """The name without the folder."""
         return self.path.rpartition("/")[2]
 
     @property
+    def is_mark(self) -> bool:
+        """Whether its name alone says something."""
+        return self.name.startswith("_")
+
+    @property
     def stamp(self) -> str:
-        """Return what changes with the file."""
+        """What changes with the file."""
         return f"{self.size} {self.changed}"
 
     @property
     def until(self) -> int:
-        """Return the time that it names, if it is a mark, in microseconds; else 0."""
-        found = UNTIL.fullmatch(self.name)
-        try:
-            moment = datetime.strptime(found[1] if found else "", "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        except ValueError:
-            return 0
-        return int(moment.timestamp()) * MICROS
+        """The time that it names, if it is a mark, in microseconds; else 0."""
+        with suppress(ValueError):
+            if found := UNTIL.fullmatch(self.name):
+                return int(datetime.strptime(found[1], "%Y%m%dT%H%M%S%z").timestamp()) * MICROS
+        return 0
 
 
 @dataclass
 class FolderPolls:
-    """What has been taken of a watched folder, and what was seen at the last poll; names are hashes.
+    """What has been taken of a watched folder, and what was seen at the last poll.
 
     Each file is taken once, in the order in which they came, when two polls have found it with the same size and time
     of change. A mark, `_END` (no file will come any more) or `_UNTIL_20300101T120000Z` (no event before that time),
     counts when every file that came before it has been taken.
-
-    Attributes:
-        taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there).
-        waiting: name -> stamp, of what the last poll saw and did not take.
-        until: the watermark that the marks allow, in microseconds.
-        changed: number of files that have changed after they were taken.
     """
 
     taken: dict[str, tuple[str, int]] = field(default_factory=dict)
-    waiting: dict[str, str] = field(default_factory=dict)
-    until: int = 0
-    changed: int = 0
+    """Name -> its stamp, and since when it is gone (seconds; 0 while it is there)."""
+
+    waiting: dict[str, str] = field(default_factory=dict)  # name -> stamp, of what the last poll saw and did not take
+    until: int = 0  # the watermark that the marks allow, in microseconds
+    changed: int = 0  # number of files that have changed after they were taken
 
     def poll(self, listing: Sequence[Seen], now: int) -> tuple[list[Seen], int | None]:
         """Take what has come, by a listing that began at `now`, in microseconds since 1970.
@@ -214,21 +213,22 @@ class FolderPolls:
         Returns:
             The files to read, in order, and until when everything that came has been taken; None at the end.
         """
-        there = {_hashed(seen.name): seen for seen in listing}
+        there = {seen.name: seen for seen in listing}
         self._forget(there, now // MICROS)
         self.changed = sum(name in self.taken and self.taken[name][0] != seen.stamp for name, seen in there.items())
-        new = {name: seen for name, seen in there.items() if name not in self.taken}
-        ready = {name for name, seen in new.items() if self.waiting.get(name) == seen.stamp}
-        files = {name for name, seen in new.items() if not seen.name.startswith("_")}
-        held = min((new[name].came for name in files - ready), default=None)
-        marks = {name for name in ready - files if held is None or new[name].came < held}
-        took = (files & ready) | marks
-        self.waiting = {name: seen.stamp for name, seen in new.items() if name not in took}
-        self.taken |= {name: (new[name].stamp, 0) for name in took}
-        self.until = max([self.until, *(new[name].until for name in marks)])
-        found = sorted((new[name] for name in files & ready), key=lambda seen: (seen.came, seen.path))
-        ended = any(new[name].name == END for name in marks)
-        return found, None if ended else now if held is None else min(now, held)
+        new = [seen for name, seen in there.items() if name not in self.taken]
+        waits = [seen.came for seen in new if self.waiting.get(seen.name) != seen.stamp and not seen.is_mark]
+        held = min(waits, default=None)
+        ready = [seen for seen in new if self.waiting.get(seen.name) == seen.stamp]
+        files = [seen for seen in ready if not seen.is_mark]
+        marks = [seen for seen in ready if seen.is_mark and (held is None or seen.came < held)]
+        took = {seen.name: (seen.stamp, 0) for seen in (*files, *marks)}
+        self.waiting = {seen.name: seen.stamp for seen in new if seen.name not in took}
+        self.taken |= took
+        self.until = max([self.until, *(mark.until for mark in marks)])
+        ended = any(mark.name == END for mark in marks)
+        reached = None if ended else now if held is None else min(now, held)
+        return sorted(files, key=lambda seen: (seen.came, seen.path)), reached
 
     def _forget(self, there: dict[str, Seen], now: int) -> None:
         """Forget names that have been gone for long; a name that was gone and is back is a new file."""
@@ -249,11 +249,6 @@ class FolderPolls:
         return cls() if data is None else cls(*json.loads(data))
 
 
-def _hashed(name: str) -> str:
-    """Return what a name is remembered by."""
-    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-
-
 def list_folder(pattern: str) -> list[Seen] | None:
     """List the files of a folder, or those that a glob matches beside the marks; None if that failed."""
     folder, glob = split_pattern(pattern)
@@ -268,19 +263,12 @@ def list_folder(pattern: str) -> list[Seen] | None:
     return [each for each in seen if each is not None]
 
 
-def check_watched(pattern: str, option: str = "--input") -> None:
-    """Refuse a folder that does not exist, before a run that would watch it."""
-    folder, _ = split_pattern(pattern, option)
-    if scheme_of(folder) is None and not os.path.isdir(folder):
-        raise InputFileError(f"{option} must be a folder that exists, to be watched: there is no folder {folder}")
-
-
 def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     """Split what is watched into a folder and a glob for the names in it."""
-    if not any(sign in pattern for sign in GLOB):
+    if not is_glob(pattern):
         return pattern, "*"
     folder, _, glob = pattern.rpartition("/")
-    if any(sign in folder for sign in GLOB):
+    if is_glob(folder):
         raise ValueError(f"{option} must be a folder, or a folder and a glob for its files, got {pattern}")
     return folder or os.curdir, glob
 
@@ -293,10 +281,10 @@ def _seen(path: str, size: int, changed: float) -> Seen | None:
     name = path.rpartition("/")[2]
     if name.startswith((".", "_")) and name != END and UNTIL.fullmatch(name) is None:
         return None
-    if scheme_of(path) is None:
-        try:
-            status = os.stat(path)
-        except OSError:
-            return None
-        return Seen(path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)
-    return Seen(path, size, int(changed * MICROS), int(changed * MICROS))
+    if scheme_of(path) is not None:
+        return Seen(path, size, int(changed * MICROS), int(changed * MICROS))
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Seen(path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)

@@ -1,15 +1,12 @@
-"""A frame of events, or what a query of PostgreSQL or DuckDB finds, as a Parquet file that every runner can read."""
+"""A frame of events as a Parquet file, and what a query of PostgreSQL or DuckDB finds as CSV, for every runner."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +20,7 @@ from privstream.transforms.reading.fields import is_text
 FRAMES = "have __arrow_c_stream__, as those of pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB have"
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
 MOST_SECONDS = (1 << 63) // 1000 - 1
-ROWS = 1 << 17
-"""So many rows are in memory at once, and in a row group of the file."""
-
-BLOCK_BYTES = 1 << 24
-"""Largest row of PostgreSQL, in bytes, about."""
+ROWS = 1 << 17  # of DuckDB, in memory at once
 
 
 def as_table(frame: Any) -> pa.Table:
@@ -42,23 +35,23 @@ def as_table(frame: Any) -> pa.Table:
         raise TypeError(f"frame must have columns of one type each: {which} ({type(error).__name__})") from None
 
 
-def write_events(tables: Iterable[pa.Table], names: Sequence[str], path: str) -> None:
-    """Write some columns of tables, at least one, as a new Parquet file, which its owner alone can read.
+def write_events(table: pa.Table, names: Sequence[str], path: str) -> None:
+    """Write some columns of a table, at least one, as a new Parquet file, which its owner alone can read.
 
     The same values in the same order give the same bytes, whatever library the frame is of, however it is cut into
     chunks, and whatever else it has: so the file's fingerprint is that of its contents.
     """
     try:
-        plain = (pa.table({name: _plain(table.column(name)) for name in names}) for table in tables)
-        first = next(plain)
-        with (
-            open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream,
-            pq.ParquetWriter(stream, first.schema, store_schema=False) as writer,
-        ):
-            for table in chain([first], plain):
-                writer.write_table(table)
+        plain = pa.table({name: _plain(table.column(name)) for name in names})
+        with _created(path) as stream:
+            pq.write_table(plain, stream, store_schema=False)
     except pa.ArrowException as error:  # its words quote values
         raise TypeError(f"frame must have columns that Parquet can hold ({type(error).__name__})") from None
+
+
+def _created(path: str) -> BinaryIO:
+    """Open a new file for its owner alone."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -80,34 +73,27 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
-    """Write the columns of a SELECT's rows that are read, in their order, as a Parquet file that its owner alone reads.
+    """Write the columns of a SELECT's rows that are read, as texts in their order, as CSV for its owner alone.
 
     Args:
         input: the database: `postgresql://user@host:port/database`, or a file of DuckDB.
         query: the SELECT.
         fields: which columns are what.
-        path: of the file.
+        path: of the new file.
 
     Raises:
         InputFileError: the database cannot be asked, or refuses the query; the message has no value and no password.
-        ValueError, TypeError: a column is missing, or is of a type that cannot be used.
+        ValueError: a column is missing.
     """
-    batches = _of_postgresql(input, query) if input.startswith(POSTGRESQL) else _of_duckdb(input, query)
-    with closing(batches):
-        fields.check(next(batches).schema, "the query")
-        write_events(_tables(batches), fields.names, path)
+    with _created(path) as stream:
+        (_of_postgresql if input.startswith(POSTGRESQL) else _of_duckdb)(input, query, fields, stream)
 
 
-def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Give the rows of batches in tables of as many rows each, so that the file does not depend on how they came."""
-    rest: list[pa.RecordBatch] = []
-    for batch in batches:
-        rest.append(batch)
-        while sum(each.num_rows for each in rest) >= ROWS:
-            table = pa.Table.from_batches(rest)
-            yield table.slice(0, ROWS)
-            rest = table.slice(ROWS).to_batches() or [batch.slice(0, 0)]
-    yield pa.Table.from_batches(rest)
+def _texts(fields: AnyFields, names: Sequence[str]) -> str:
+    """Return what to select of a query with some columns: those that are read, as texts."""
+    fields.check(pa.schema([(name, pa.string()) for name in names]), "the query")
+    quoted = ['"' + name.replace('"', '""') + '"' for name in fields.names]
+    return ", ".join(f"CAST({name} AS varchar) AS {name}" for name in quoted)
 
 
 def _imported(module: str, extra: str) -> Any:
@@ -118,8 +104,8 @@ def _imported(module: str, extra: str) -> Any:
         raise ValueError(f"--input of a database needs an extra: pip install 'privstream[{extra}]'") from None
 
 
-def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
-    """Give the rows of a query; the first batch tells the columns, and has no rows."""
+def _of_duckdb(path: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
+    """Write the rows of a query."""
     duckdb = _imported("duckdb", "duckdb")
     if not os.path.isfile(path):
         raise InputFileError(f"--input must be a file of DuckDB that exists, got {path}")
@@ -131,9 +117,11 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise InputFileError("query must be one SELECT")
             connection.execute("SET TimeZone = 'UTC'")  # whatever that of this machine is
-            reader = connection.sql(query).to_arrow_reader(ROWS)
-            columns = pa.RecordBatch.from_pylist([], reader.schema)
-            yield from chain([columns, columns], reader)
+            found = connection.sql(query)
+            reader = found.project(_texts(fields, found.columns)).to_arrow_reader(ROWS)
+            with pa_csv.CSVWriter(stream, reader.schema) as file:
+                for batch in reader:
+                    file.write(batch)
     except asked as error:  # about the query, which is public, and not about rows; the first line has no picture of it
         rule = next(iter(str(error).splitlines()), type(error).__name__).strip()
         raise InputFileError(f"query must be one that DuckDB can answer: {rule}") from None
@@ -149,65 +137,27 @@ WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
 ABOUT_THE_QUERY = (*WHATEVER_ROWS_HAVE, "28", "3D", "42")
 """Likewise before rows are reckoned, which may name what does not exist, as in `page::regclass`."""
 
-KINDS = {
-    **dict.fromkeys(("int2", "int4", "int8"), pa.int64()),
-    **dict.fromkeys(("float4", "float8", "numeric"), pa.float64()),
-    **{"bool": pa.bool_(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC")},
-}
-"""Types of columns of PostgreSQL that are no text; any other one is read as its text."""
-
-ROWS_AS_CSV = "COPY ({}\n) TO STDOUT (FORMAT csv, HEADER, FORCE_QUOTE *, ENCODING 'UTF8')"
+ROWS_AS_CSV = "COPY (SELECT {} FROM ({}\n) AS asked) TO STDOUT (FORMAT csv, HEADER, FORCE_QUOTE *, ENCODING 'UTF8')"
 
 
-def _of_postgresql(url: str, query: str) -> Generator[pa.RecordBatch]:
-    """Give the rows of a query, which can change nothing; the first batch tells the columns, and has no rows.
+def _of_postgresql(url: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
+    """Write the rows of a query, which can change nothing.
 
-    The password comes from where the driver looks for it: the environment (`PGPASSWORD`), `~/.pgpass`. Times come as
-    texts, so that one that Arrow does not have costs its own row alone.
+    The password comes from where the driver looks for it: the environment (`PGPASSWORD`), `~/.pgpass`.
     """
     server = _imported("privstream.pipelines.postgresql", "postgresql")
     psycopg = _imported("psycopg", "postgresql")
     where, rule = server.database_of(url, "--input"), "--input must be a database that answers"
     told: tuple[str, ...] = ABOUT_THE_QUERY
-    with tempfile.TemporaryFile() as file:  # of its owner alone, and without a name
-        try:
-            with server.connect(where) as connection:
-                rule, connection.read_only = "query must be one that the database answers", True
-                connection.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'")
-                asked = connection.execute(f"SELECT * FROM ({query}\n) AS asked LIMIT 0".encode(), binary=True)
-                types = {column.name: _kind_of(asked, column.type_code) for column in asked.description}
-                if len(types) < len(asked.description):
-                    raise InputFileError("query must give columns of different names")
-                yield pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
-                told = WHATEVER_ROWS_HAVE
-                with connection.cursor().copy(ROWS_AS_CSV.format(query).encode()) as rows:
-                    file.writelines(rows)
-        except psycopg.Error as error:
-            quoted = error.sqlstate is not None and not error.sqlstate.startswith(told)  # may quote values
-            why = f"SQLSTATE {error.sqlstate} ({type(error).__name__})" if quoted else server.reason(error)
-            raise InputFileError(f"{rule}: {why}") from None
-        file.seek(0)
-        types |= {name: pa.string() for name, kind in types.items() if pa.types.is_timestamp(kind)}
-        reader = pa_csv.open_csv(
-            file,
-            pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
-            pa_csv.ParseOptions(newlines_in_values=True),
-            pa_csv.ConvertOptions(column_types=types, check_utf8=False, **AS_COPIED),
-        )
-        try:
-            yield from chain([pa.RecordBatch.from_pylist([], reader.schema)], reader)
-        except pa.ArrowException as error:  # its words may quote values
-            rule = f"query must have rows of at most {BLOCK_BYTES >> 20} MiB each"
-            raise InputFileError(f"{rule} ({type(error).__name__})") from None
-
-
-AS_COPIED: dict[str, Any] = {
-    **{"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False},
-    **{"true_values": ["t"], "false_values": ["f"]},
-}
-
-
-def _kind_of(asked: Any, code: int) -> pa.DataType:
-    """Return what a type of PostgreSQL is in Arrow."""
-    known = asked.adapters.types.get(code)
-    return KINDS.get(known.name, pa.string()) if known and code == known.oid else pa.string()
+    try:
+        with server.connect(where) as connection:
+            rule, connection.read_only = "query must be one that the database answers", True
+            connection.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'")
+            asked = connection.execute(f"SELECT * FROM ({query}\n) AS asked LIMIT 0".encode(), binary=True)
+            texts, told = _texts(fields, [column.name for column in asked.description]), WHATEVER_ROWS_HAVE
+            with connection.cursor().copy(ROWS_AS_CSV.format(texts, query).encode()) as rows:
+                stream.writelines(rows)
+    except psycopg.Error as error:
+        quoted = error.sqlstate is not None and not error.sqlstate.startswith(told)  # may quote values
+        why = f"SQLSTATE {error.sqlstate} ({type(error).__name__})" if quoted else server.reason(error)
+        raise InputFileError(f"{rule}: {why}") from None

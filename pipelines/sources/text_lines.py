@@ -1,15 +1,12 @@
 """Reads text, compressed or not and in any encoding: as pieces of UTF-8, as lines with their numbers, as JSON lines.
 
-JSON lines are parsed together, and only where this fails one by one. Arrow's own reader is no faster, and a line `null`
-takes its process down (pyarrow 25.0).
+Arrow's own reader of JSON lines ends the process at a line `null` (pyarrow 25.0).
 """
 
 from __future__ import annotations
 
 import codecs
 import gzip
-import json
-import secrets
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -28,6 +25,7 @@ from privstream.pipelines.sources.event_files import (
     places,
 )
 from privstream.transforms.reading.fields import column_of, quote
+from pydantic_core import from_json
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 24
@@ -39,7 +37,6 @@ SHIFTED = ("hz", "iso2022")
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NO_TEXT = "privstream_no_text"
-BETWEEN = secrets.token_hex(8)
 REASON = "line must be one JSON object"
 
 
@@ -166,38 +163,22 @@ def read_objects(
     texts: Sequence[bytes], fields: Sequence[str], position: Callable[[int], str], what: str = "line"
 ) -> Iterator[RawEvents | Damage]:
     """Read some fields of JSON objects, one in each text; other texts are reported."""
-    rows = _parse_all(texts)
-    good = []
-    for number, row in enumerate(rows):
-        if row is not None:
-            good.append(number)
+    found: dict[int, dict[str, Any]] = {}
+    for number, text in enumerate(texts):
+        if (row := parse_line(text)) is not None:
+            found[number] = row
         else:
-            rule = REASON.replace("line", what)
-            yield Damage(f"malformed_{what}", rule, position(number), quote(texts[number]))
-    if good:
-        found = [row for row in rows if row is not None]
-        columns = {name: column_of([row.get(name) for row in found]) for name in fields}
+            yield Damage(f"malformed_{what}", REASON.replace("line", what), position(number), quote(text))
+    if found:
+        good, rows = list(found), list(found.values())
+        columns = {name: column_of([row.get(name) for row in rows]) for name in fields}
         yield RawEvents(columns, lambda row: position(good[row]), lambda row: quote(texts[good[row]]))
-
-
-def _parse_all(texts: Sequence[bytes]) -> Sequence[dict[str, Any] | None]:
-    """Parse each of some texts; None for one that is not one object.
-
-    At first all at once: a word between texts that none can know keeps those that are no objects from joining to some.
-    """
-    try:
-        parsed = json.loads("[" + f',"{BETWEEN}",'.encode().join(texts).decode() + "]")
-    except (ValueError, RecursionError):
-        parsed = []
-    rows = parsed[::2]
-    whole = len(parsed) == max(2 * len(texts) - 1, 0) and parsed[1::2] == [BETWEEN] * (len(texts) - 1)
-    return rows if whole and set(map(type, rows)) <= {dict} else [parse_line(text) for text in texts]
 
 
 def parse_line(text: bytes) -> dict[str, Any] | None:
     """Parse one line; None if it is not one object."""
     try:
-        row = json.loads(text.decode())
-    except (ValueError, RecursionError):
+        row = from_json(text)
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -25,66 +25,51 @@ from privstream.pipelines.sources.event_files import (
 from privstream.transforms.reading.fields import column_of, describe_row
 
 ROWS = 1 << 14
-LOOKED_AT = 100
-"""Rows that tell which fields have dates."""
-
 LARGEST = 4 << 30
 """Bytes of a workbook when it is no longer compressed."""
 
-Rows = Generator[list[Any]]
-
-
-class _CellError(str):
-    """What a cell shows in place of a value, such as #N/A."""
-
-    __slots__ = ()
+RULE = "must be a workbook of Excel (.xlsx), without a password, that is not damaged"
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
-    """Return the names in the first row; a field with a date in one of the first rows has times, others are text.
-
-    Dates of Excel have no zone: they are times of the clocks of --time-zone.
-    """
+    """Return the names in the first row; what is in a cell is known row by row."""
     with closing(_rows(path)) as rows:
-        names, first = _names(path, rows), list(islice(rows, LOOKED_AT))
-    dates = {name for row in first for name, value in zip(names, row, strict=False) if isinstance(value, date)}
-    return pa.schema([(name, pa.timestamp("us") if name in dates else pa.string()) for name in names])
+        return pa.schema([(name, pa.string()) for name in _names(path, rows)])
 
 
 def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse a workbook with a part that is damaged."""
-    rule = "must be a workbook of Excel (.xlsx) that is not damaged"
-    with opened_as(path, rule) as stream, zipfile.ZipFile(stream) as packed:
+    with opened_as(path, RULE) as stream, zipfile.ZipFile(stream) as packed:
         if packed.testzip() is not None:
-            raise InputFileError(f"{path} {rule}")
+            raise InputFileError(f"{path} {RULE}")
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
-    """Read some fields; rows with more cells than names, or with an error in one of the fields, are reported."""
+    """Read some fields; rows with more cells than names are reported, and empty ones passed over.
+
+    Dates of Excel have no zone: they are times of the clocks of --time-zone.
+    """
     with closing(_rows(path)) as rows:
         names = _names(path, rows)
         wanted, numbered = [names.index(name) for name in fields], enumerate(rows, start=2)
         while chunk := list(islice(numbered, ROWS)):
             good: list[tuple[int, list[Any]]] = []
             for number, values in chunk:
-                padded = [*values, *[None] * (len(names) - len(values))]
-                some, fault = [padded[place] for place in wanted], None
-                if any(value is not None for value in padded[len(names) :]):
-                    fault = "malformed_line", f"row must have no more cells than the {len(names)} with names"
-                elif any(isinstance(value, _CellError) for value in some):
-                    fault = "malformed_cell", "cells must have no error"
-                if fault:
-                    record = {name: pa.array([str(value)]) for name, value in zip(fields, some, strict=True)}
-                    yield Damage(*fault, f"row {number}", describe_row(record)(0))
-                elif any(value is not None for value in padded):
+                cells = [*values, *[None] * (len(names) - len(values))]
+                some = [cells[place] for place in wanted]
+                if any(value is not None for value in cells[len(names) :]):
+                    rule = f"row must have no more cells than the {len(names)} with names"
+                    record = describe_row({name: pa.array([str(one)]) for name, one in zip(fields, some, strict=True)})
+                    yield Damage("malformed_line", rule, f"row {number}", record(0))
+                elif any(value is not None for value in cells):
                     good.append((number, some))
             if good:
-                numbers, cells = zip(*good, strict=True)
-                columns = dict(zip(fields, map(column_of, zip(*cells, strict=True)), strict=True))
+                numbers, lines = zip(*good, strict=True)
+                columns = dict(zip(fields, map(column_of, zip(*lines, strict=True)), strict=True))
                 yield RawEvents(columns, places("row", numbers), describe_row(columns))
 
 
-def _names(path: str, rows: Rows) -> list[str]:
+def _names(path: str, rows: Generator[list[Any]]) -> list[str]:
     """Return the names in the first row, which must be there, and differ."""
     values = next(rows, [])
     while values and values[-1] is None:
@@ -94,30 +79,25 @@ def _names(path: str, rows: Rows) -> list[str]:
     return [str(value) for value in values]
 
 
-def _rows(path: str) -> Rows:
+def _rows(path: str) -> Generator[list[Any]]:
     """Give the rows of the first sheet."""
     try:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
         raise InputFileError("--input of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
-    with opened_as(path, "must be a workbook of Excel (.xlsx) without a password") as stream:
+    with opened_as(path, RULE) as stream:
         data = io.BytesIO(stream.read())
         with zipfile.ZipFile(data) as packed:
             if sum(part.file_size for part in packed.infolist()) > LARGEST:
                 raise UnfitError(f"it must have at most {LARGEST >> 30} GiB when it is unpacked")
-        book = openpyxl.load_workbook(data, read_only=True, data_only=True)
-        sheet = book.worksheets[0]
+        sheet = openpyxl.load_workbook(data, read_only=True, data_only=True).worksheets[0]
         sheet.reset_dimensions()  # which may be wrong in the file
-        for cells in sheet.iter_rows():
+        for cells in sheet.iter_rows(values_only=True):
             yield [_value(cell) for cell in cells]
-        book.close()
 
 
-def _value(cell: Any) -> Any:
-    """Return the value of a cell: text, a number, a truth value, a date, or None."""
-    value = cell.value
-    if cell.data_type == "e":
-        return _CellError(value)
+def _value(value: Any) -> Any:
+    """Return the value of a cell as text, a number, a truth value, a date, or None."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, date) and not isinstance(value, datetime):

@@ -71,7 +71,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def bytes_of(frame: Any, folder: Path) -> bytes:
     """Return the file that is made of a frame."""
     path = folder / f"{len(list(folder.iterdir()))}.parquet"
-    write_events([as_table(frame)], ("who", "query", "at"), str(path))
+    write_events(as_table(frame), ("who", "query", "at"), str(path))
     return path.read_bytes()
 
 

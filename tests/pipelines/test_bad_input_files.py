@@ -145,7 +145,7 @@ BAD_LINES = {
     '{"user":{"u":1},"item":"i","time":1}': "user must be text or an integer, got values of another kind",
     '{"user":"u","item":1.5,"time":1}': "item must be text or an integer, got double",
     '{"user":"u","item":["i"],"time":1}': "item must be text or an integer, got values of another kind",
-    '{"user":"\\ud800","item":"i","time":1}': "user must be valid text in its encoding",
+    '{"user":"\\ud800","item":"i","time":1}': "line must be one JSON object",
 }
 
 

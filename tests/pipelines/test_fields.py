@@ -54,12 +54,6 @@ def test_one_person_has_one_name_however_it_is_stored(users):
     assert refusals == []
 
 
-def test_text_is_not_normalised():
-    spellings = ["é", "e\u0301", " e", "\x00", "日本", "É"]
-    batch, _ = normalise(["u"] * 6, spellings, [1] * 6, time_unit="s")
-    assert batch["item"].to_pylist() == spellings
-
-
 @pytest.mark.parametrize("bad", [pa.array(["a", None, "", "b"]), ["a", None, "", "b"], [b"a", None, b"", b"b"]])
 @pytest.mark.parametrize("field", ["user", "item"])
 def test_missing_and_empty_values_are_refused(bad, field):

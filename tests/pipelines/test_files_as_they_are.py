@@ -1,10 +1,8 @@
 """Files as people have them: what separates fields, encodings, forms of times and numbers, zones, folders."""
 
 import gzip
-import json
-import random
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from encodings import aliases
 from zoneinfo import ZoneInfo
 
@@ -13,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from privstream.pipelines import cli
 from privstream.pipelines.sources import text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
@@ -158,51 +155,6 @@ def test_a_folder_of_files_compressed_or_not(tmp_path, read_all):
         match_files(str(folder))
     with pytest.raises(InputFileError, match="--input must have at least one file"):
         match_files(str(tmp_path))
-
-
-COMMAND = ["counts", "--window", "1d", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "2"]
-FORMS = ["--encoding", "windows-1252", "--time_format", "%d.%m.%Y %H:%M", "--time_zone",
-         "Europe/Berlin", "--user", "Kunde", "--item", "Artikel", "--time", "Gekauft am",
-         "--null", "-"]  # fmt: skip
-SUMS = ["--decimal", ",", "--value", "Betrag", "--value_unit", "0.01", "--max_value", "5000"]
-
-
-def german(path):
-    """Write purchases as a spreadsheet in Germany exports them; return the true counts and sums, in cents."""
-    chance = random.Random(7)
-    lines, counts, sums = ["Kunde;Artikel;Gekauft am;Betrag"], {}, {}
-    for customer in range(4000):
-        for item in ("Gartenstühle", "Möbel"):
-            day, minute = chance.randrange(3), chance.randrange(24 * 60)
-            time = datetime(2025, 12, 23) + timedelta(days=day, minutes=minute)
-            price = chance.choice(['"12,50"', "7,05", '"1.234,50"', "-", ""])
-            lines.append(f"{customer};{item};{time:%d.%m.%Y %H:%M};{price}")
-            counts[item, day] = counts.get((item, day), 0) + 1
-            cents = {'"12,50"': 1250, "7,05": 705, '"1.234,50"': 5000}.get(price, 0)
-            sums[item, day] = sums.get((item, day), 0) + cents
-    lines += ["1;Möbel;31.02.2025 10:00;1,00", "2;Möbel;2025-12-24 18:30;1,00", "3;Möbel;24.12.2025 18:30;12.50"]
-    path.write_bytes(("\r\n".join(lines) + "\r\n").encode("windows-1252"))
-    return counts, sums
-
-
-def test_a_spreadsheet_from_germany_gets_a_right_answer_in_one_call(tmp_path, capsys):
-    counts, sums = german(tmp_path / "kauf.csv")
-    output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.parquet")]
-    letters = ["--dead_letter", str(tmp_path / "dead.jsonl")]
-    period = ["--start", "2025-12-23", "--end", "2025-12-26"]
-    assert cli.main([*COMMAND, *period, *output, *letters, *FORMS, *SUMS]) == 0
-    told = capsys.readouterr().err
-    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    start = datetime(2025, 12, 22, 23, tzinfo=UTC)  # midnight in Berlin
-    assert {row["item"] for row in rows} == {"Gartenstühle", "Möbel"} and len(rows) == 6
-    for row in rows:
-        day = (row["window_start"] - start) // timedelta(days=1)
-        assert row["window_start"] == start + timedelta(days=day)
-        assert abs(row["noisy"] - counts[row["item"], day]) < 100
-        assert abs(row["value"] - sums[row["item"], day]) < 400_000
-    assert "without a value count as 0" in told
-    bad = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
-    assert [letter["position"] for letter in bad] == [f"line {8002 + n}" for n in range(3)]
 
 
 SKIPPED = "time must be one that clocks show: in Europe/Berlin they leave out that hour when summer time begins"

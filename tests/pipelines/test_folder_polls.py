@@ -75,7 +75,7 @@ def test_what_is_gone_for_long_is_forgotten():
     polls = FolderPolls()
     sizes = []
     for second in range(0, 6 * KEPT_SECONDS, 600):
-        listing = [seen(f"{second}.csv")]
+        listing = [seen(f"{second:05}.csv")]
         for _ in range(2):
             polls.poll(listing, NOW + second * MICROS)
         sizes.append(len(polls.to_bytes()))

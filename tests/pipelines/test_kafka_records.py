@@ -10,11 +10,10 @@ from confluent_kafka import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
-    KafkaException,
 )
-from privstream.pipelines.sources import kafka_events
+from privstream.pipelines import kafka
+from privstream.pipelines.kafka import AskKafka, Records, parse_records
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka, Records, parse_records
 from privstream.transforms.reading.fields import DeadLetter
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
@@ -59,7 +58,7 @@ class Partition:
 
 
 def ask(monkeypatch, messages, end=None, position=None):
-    monkeypatch.setattr(kafka_events, "new_consumer", lambda *_: Partition(messages, end))
+    monkeypatch.setattr(kafka, "new_consumer", lambda *_: Partition(messages, end))
     source = AskKafka("broker", "topic", {}, seconds=1)
     source.setup()
     return source.poll(b"0", position, 0)
@@ -125,44 +124,3 @@ def test_one_hostile_record_is_one_dead_letter(value, place):
     assert users == ["u", "u"]
     assert list(letters) == [f"offset {place}"]
     assert len(letters[f"offset {place}"].record) < 10_000
-
-
-class Answer:
-    """What comes of asking for the settings of a topic."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def result(self):
-        if isinstance(self.value, KafkaException):
-            raise self.value
-        return {"message.timestamp.type": self}
-
-
-@pytest.fixture
-def launch(monkeypatch):
-    """Return a function that makes a reader of a topic with a setting, or where that may not be read."""
-
-    def launch(value):
-        class Client:
-            def __init__(self, settings):
-                assert settings["bootstrap.servers"] == "a:1,b:2"
-
-            def describe_configs(self, asked, request_timeout):
-                return dict.fromkeys(asked, Answer(value))
-
-        monkeypatch.setattr(kafka_events, "AdminClient", Client)
-        monkeypatch.setattr(ReadKafka, "_partitions", lambda _: [0])
-        return ReadKafka("kafka://a:1,b:2/clicks")
-
-    return launch
-
-
-def test_a_topic_that_its_producers_stamp_is_refused_with_what_to_run(launch):
-    with pytest.raises(ValueError, match=r"^--input must be a topic whose broker stamps its records") as error:
-        launch("CreateTime")
-    assert "\n" not in str(error.value)
-    assert (
-        "kafka-configs --bootstrap-server a:1,b:2 --alter --entity-type topics --entity-name clicks "
-        "--add-config message.timestamp.type=LogAppendTime"
-    ) in str(error.value)

@@ -24,8 +24,7 @@ from privstream.pipelines.run.plan import arguments_of, with_budget
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import Follow, FollowView, by_window, followed
 from privstream.pipelines.sinks.row_files import plain_table, read_row_file, write_row_file
-from privstream.pipelines.sinks.window_files import file_name
-from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sinks.writers import WriteRows, file_name
 from privstream.transforms.counts.transform import rows_of as rows_of_table
 from privstream.transforms.row_types import CardinalityEstimate, KeyCount, QuantileEstimate
 from privstream.transforms.timing.clock import STEP

@@ -8,7 +8,6 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.readers import ReadEvents
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -57,26 +56,6 @@ def test_every_format_gives_the_same_events(format, tmp_path, read):
     assert outcome.rows == WIRE
     assert outcome.letters == []
     assert outcome.counters == {"events_read": 60}
-
-
-def test_the_format_may_be_stated(tmp_path, read):
-    write_csv(tmp_path / "events.txt")
-    assert read(tmp_path / "events.txt", format="csv").rows == WIRE
-    with pytest.raises(ValueError, match="--input_format must be one of avro, parquet, jsonl, csv, xlsx, got 'xml'"):
-        match_files("x", "xml")
-
-
-def test_avro_enums_fixed_and_bytes_are_text(tmp_path, read):
-    fields = [
-        {"name": "user", "type": {"type": "fixed", "name": "Id", "size": 2}},
-        {"name": "item", "type": {"type": "enum", "name": "Kind", "symbols": ["tea", "coffee"]}},
-        {"name": "other", "type": {"type": "array", "items": "Kind"}},
-        AVRO_FIELDS[2],
-    ]
-    event = {"user": b"u1", "item": "tea", "other": ["coffee"], "time": START}
-    write_avro(tmp_path / "e.avro", [event], fields)
-    rows = read(tmp_path / "e.avro").rows
-    assert rows == [{"user": "u1", "item": "tea", "time": START_MICROS}]
 
 
 def test_display_data_and_logs_show_no_values(tmp_path, read, caplog):

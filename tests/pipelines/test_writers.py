@@ -17,10 +17,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
-from example_results import arrow_table
-from privstream.pipelines.model.catalogue import WORDS, HeavyHitters, question
+from privstream.pipelines.model.catalogue import HeavyHitters
 from privstream.pipelines.sinks import row_files
-from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (
     plain_table,
     read_plain,
@@ -30,8 +28,7 @@ from privstream.pipelines.sinks.row_files import (
     with_item_columns,
     write_row_file,
 )
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
-from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter, KeyCount
 
@@ -72,20 +69,6 @@ def test_a_run_writes_one_sorted_file(format, windowed, tmp_path):
     run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=HeavyHitters.info.order), windowed)
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert os.listdir(tmp_path) == [path.name]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_run_without_rows_writes_an_empty_file_with_its_schema(format, tmp_path):
-    path = tmp_path / f"out.{format}"
-    run([], WriteRows(str(path), HeavyHitter))
-    assert read_row_file(str(path), HeavyHitter) == []
-    if format == "parquet":
-        assert pq.read_schema(path).names == list(HeavyHitter._fields)
-    if format == "avro":
-        with path.open("rb") as stream:
-            assert [field["name"] for field in fastavro.reader(stream).writer_schema["fields"]] == list(
-                HeavyHitter._fields
-            )
 
 
 def test_times_are_timestamps_and_missing_numbers_null_for_other_readers(tmp_path):
@@ -363,50 +346,12 @@ def test_no_part_of_a_private_file_can_be_read_by_others_while_it_is_written(tmp
         assert mode(partial) == 0o600
 
 
-NAMED = {"item", "rule", "query", "rank", "quantile", "category", "low", "high"}
-"""Fields that tell what a row is about, beside its time."""
-
-
-class Kept(Destination):
-    """A destination that keeps rows, or is away."""
-
-    def check(self, *, first):
-        pass
-
-    def name(self):
-        return "memory"
-
-    def send(self, rows):
-        raise UnreachableError("away")
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_the_key_of_a_row_is_its_time_and_what_it_is_about(word):
-    spec = question(word)
-    fields = set(spec.row_type._fields)
-    times = {"time", "window_start"} & fields
-    known = {"rank"} if "rank" in fields else NAMED & fields
-    assert set(spec.key) == times | known
-
-
-def keys_of(destination, rows):
-    return [key for key, _ in destination.keyed(arrow_table(HeavyHitter, rows))]
-
-
-def test_keys_name_the_run_and_are_the_same_again():
-    keys = keys_of(Kept("run 1", HeavyHitter, question("heavy-hitters").key), [hitter(0, "a"), hitter(0, "b")])
-    assert json.loads(keys[0]) == {"run_id": "run 1", "window_start": "2024-01-01T00:00:00Z", "item": "a"}
-    assert len(set(keys)) == 2
-    assert keys == keys_of(Kept("run 1", HeavyHitter, question("heavy-hitters").key), [hitter(0, "a"), hitter(0, "b")])
-    assert set(keys).isdisjoint(keys_of(Kept("run 2", HeavyHitter, question("heavy-hitters").key), [hitter(0, "a")]))
-
-
 @pytest.mark.parametrize(
     "url",
     ["u:secret@h/d/t", "u@h/d/t?password=secret", "u@h:secret/d/t", "u@h/secret", "u@/d/secret", "u@h/d/secret/b"],
 )
 def test_a_url_with_a_password_or_of_another_form_is_refused_and_not_quoted(url):
-    tables = pytest.importorskip("privstream.pipelines.sinks.postgres_table", exc_type=ImportError)
+    tables = pytest.importorskip("privstream.pipelines.postgresql", exc_type=ImportError)
     with pytest.raises(ValueError, match=r"^--output must be of the form") as error:
         tables.PostgresTable(f"postgresql://{url}", "run", HeavyHitter, ("item",))
     assert "secret" not in str(error.value)

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.sinks.window_files import WriteWindowFiles
-from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
+from privstream.pipelines.sinks.writers import WriteWindowFiles
+from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts
 from privstream.transforms import (
     Alert,
     AlertRule,

@@ -17,8 +17,8 @@ pytest.importorskip("confluent_kafka")
 pytest.importorskip("psycopg")
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from privstream.pipelines.sinks.kafka_topic import KafkaTopic
-from privstream.pipelines.sinks.postgres_table import PostgresTable
+from privstream.pipelines.kafka import KafkaTopic
+from privstream.pipelines.postgresql import PostgresTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 AWAY_SECONDS = 2

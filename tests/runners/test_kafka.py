@@ -14,7 +14,7 @@ from test_watch_command import PRIVSTREAM, options, windows
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from privstream.pipelines.sources import kafka_events
+from privstream.pipelines import kafka
 
 WINDOW, LATENESS = 2, 4
 SECONDS = 120
@@ -114,14 +114,14 @@ class Counted:
         self.total += number
 
 
-def asking(broker: str, name: str) -> kafka_events.AskKafka:
-    source = kafka_events.AskKafka(broker, name, {}, seconds=0.1)
+def asking(broker: str, name: str) -> kafka.AskKafka:
+    source = kafka.AskKafka(broker, name, {}, seconds=0.1)
     source.lost = Counted()
     source.setup()
     return source
 
 
-def ask(source: kafka_events.AskKafka, position: bytes | None, watermark: int = 0):
+def ask(source: kafka.AskKafka, position: bytes | None, watermark: int = 0):
     answer = source.poll(b"0", position, watermark)
     found = [
         (offset, value, second) for records, second in answer.found for offset, value in zip(*records[1:], strict=True)
@@ -165,7 +165,7 @@ def test_an_idle_partition_goes_with_the_clock(broker):
     time.sleep(1)
     second = ask(source, first.position)
     assert second.watermark - first.watermark > 0.9 * MICROS
-    assert abs(second.watermark + kafka_events.MARGIN - time.time() * MICROS) < 5 * MICROS
+    assert abs(second.watermark + kafka.MARGIN - time.time() * MICROS) < 5 * MICROS
 
 
 @on_broker
@@ -185,7 +185,7 @@ def test_records_that_are_gone_are_counted_and_passed_over(broker):
 
 
 def test_without_a_broker_time_stands_still(monkeypatch):
-    monkeypatch.setattr(kafka_events, "LAUNCH_SECONDS", 0.3)
+    monkeypatch.setattr(kafka, "LAUNCH_SECONDS", 0.3)
     source = asking("127.0.0.1:9", "none")
     answer = ask(source, None, watermark=5)
     assert (answer.found, answer.watermark) == ([], 5)
@@ -199,7 +199,7 @@ def test_a_topic_that_its_producers_stamp_is_refused_and_their_stamps_move_nothi
     (made,) = client.create_topics([NewTopic("stamped", 1, 1, config=stamped)]).values()
     made.result()
     with pytest.raises(ValueError, match=r"stamped has message\.timestamp\.type=CreateTime\. Run: kafka-configs"):
-        kafka_events.ReadKafka(f"kafka://{broker}/stamped")
+        kafka.ReadKafka(f"kafka://{broker}/stamped")
     producer = Producer({"bootstrap.servers": broker})
     producer.produce("stamped", b"1", timestamp=4_102_444_800_000)
     producer.flush()

@@ -15,7 +15,7 @@ import pytest
 import runner_harness
 from privstream.pipelines import cli, simulate
 from privstream.pipelines.accounts.run_identity import RunIdentity
-from privstream.pipelines.sinks import window_files
+from privstream.pipelines.sinks import writers
 
 PRIVSTREAM = [
     *[sys.executable, "-c"],
@@ -226,10 +226,10 @@ def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monke
     put(tmp_path / "in", "_END", Path.touch)
     words = [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", "--watch=0.3"]
     words += ["--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
-    script = "import sys, time; from privstream.pipelines.sinks.window_files import alone_in as a\n"
+    script = "import sys, time; from privstream.pipelines.sinks.writers import alone_in as a\n"
     script += "with a(sys.argv[1:]): print(flush=True); time.sleep(600)"
     with monkeypatch.context() as patched:
-        patched.setattr(window_files, "LET_GO_SECONDS", 0.1)
+        patched.setattr(writers, "LET_GO_SECONDS", 0.1)
         holder = [sys.executable, "-c", script, str(tmp_path / "rows")]
         with subprocess.Popen(holder, stdout=subprocess.PIPE) as first:
             assert first.stdout.readline() == b"\n"

@@ -12,11 +12,10 @@ import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
-from privstream.pipelines.sources import watch_events
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.watch_events import WatchEvents, read_watched
+from privstream.pipelines.sources.readers import WatchEvents, read_watched
 from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
 
@@ -41,11 +40,6 @@ def read(folder: Path, **options):
 
 def users_of(batch: pa.RecordBatch) -> list[str]:
     return batch["user"].to_pylist()
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch):
-    monkeypatch.setattr(watch_events, "PAUSE_SECONDS", 0)
 
 
 @pytest.mark.parametrize("watermark", ["arrival", "marks"])
