@@ -49,8 +49,10 @@ COMMANDS: Commands = {
     "plot": ("report.commands.PLOT", "draw the chart of a result, with its intervals"),
     "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.commands.REPORT", "make one page of results: pictures, tables, guarantees"),
-    "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
-    "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
+    "schema": (
+        "commands.question.SCHEMA",
+        "print the JSON schema of monitors, with which editors complete and check them",
+    ),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
     "simulate": ("simulate", "write simulated events, searches in a city, and the truth about them"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -12,49 +12,26 @@ from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock, show
-from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
+from privstream.pipelines.model.base import WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
-from privstream.pipelines.model.monitor import Privacy
-from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Windows
+from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.options import OptionOf, options_of
-from privstream.pipelines.run.plan import Plan, planned
+from privstream.pipelines.run.plan import Plan, arguments_of, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.timing.steps import end_of
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
 TRIES = 16
 """So often the interval of budgets is halved: to three digits."""
 
-FAR = 2**40
-"""A threshold that noise does not meet."""
-
-MOST_NAMES = 1_000_000
-"""In a list of a plan."""
-
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print one JSON object"}}
-PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone")
+PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone", "watch")
 """Options of all questions that say something about accuracy."""
 
-
-def _at(
-    kind: type[Question], given: Given, windows: int | None, lists: Mapping[str, Any], *, unbounded: bool
-) -> Callable[[float], Any]:
-    """Return what a question promises for an epsilon, of which nothing else is open."""
-    info, parts = kind.info, given.content
-    own: dict[str, Any] = {"question": info.word, **info.assumed}
-    for name, stand in info.stands.items():
-        if (listed := lists[stand.name.replace("-", "_")]) is not None:
-            own[name] = _list_of(name, stand.name, listed)
-    question = kind.read(own | parts["questions"][info.name], at=("questions", info.word))
-    privacy = Privacy.read({"epsilon": 1.0, **parts.get("privacy", {})}, at=("privacy",))
-    privacy.check()
-    spans = Windows.read(parts.get("windows", {}), at=("windows",))
-    zone = parts.get("data", {}).get("time_zone")
-    known = question.arguments(_counted(spans, windows) if info.has_windows else spans, zone=zone)
-    return lambda epsilon: planned(question, known, epsilon, privacy.spent_delta, unbounded=unbounded)
+WITHOUT_DATA: Mapping[str, Any] = {"data": {"input": "none"}, "privacy": {"epsilon": 1.0}}
+"""What stands for the keys of a monitor that a plan does not need."""
 
 
 def _least(at: Callable[[float], Any], error: float) -> float:
@@ -73,11 +50,11 @@ def _least(at: Callable[[float], Any], error: float) -> float:
     return rounded_up(math.exp(high))
 
 
-def _budget(epsilon: float, transform: Any) -> dict[str, Any]:
-    """Return what a run with an epsilon promises."""
+def _budget(transform: Any) -> dict[str, Any]:
+    """Return what a run promises."""
     accuracy = transform.accuracy
     return {
-        "epsilon": epsilon,
+        "epsilon": transform.guarantee.epsilon,
         "method": getattr(transform, METHOD, None),
         "error": _finite(accuracy.error),
         "accuracy": accuracy.to_dict(),
@@ -91,32 +68,6 @@ def _finite(error: float) -> float | None:
 
 def _record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     return {name: one for name, one in guarantee_record(guarantee).items() if one is not None}
-
-
-def _list_of(name: str, option: str, number: str) -> Any:
-    """Return a list of this number of different items, or rules; or the file that is named."""
-    if not re.fullmatch(r"-?\d+", number):
-        if name == "rules":
-            return number
-        raise ValueError(f"{option} must be a whole number, got {number}")
-    if checks.integer(option, int(number), minimum=1) > MOST_NAMES:
-        raise ValueError(f"{option} must be <= {MOST_NAMES}, got {number}")
-    texts = map(str, range(int(number)))
-    return [{"name": text, "at_least": FAR} for text in texts] if name == "rules" else list(texts)
-
-
-def _counted(windows: Windows, number: int | None) -> Windows:
-    """Return the windows of a plan, of which a number may stand in place of start and end."""
-    length = windows.window or 1.0
-    if number is None:
-        start = windows.start if windows.start is not None or windows.end is not None else 0.0
-        return windows.model_copy(update={"start": start} | ({} if windows.end is not None else {"window": length}))
-    if windows.end is not None:
-        raise ValueError("windows must not be given with end: both name the last window")
-    if isinstance(length, str):
-        length = length.partition(" ")[0]
-    end = end_of(checks.integer("windows", number, minimum=1), length)
-    return windows.model_copy(update={"window": length, "start": 0.0, "end": end})
 
 
 def _epsilons(texts: str) -> list[float]:
@@ -149,27 +100,21 @@ def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     """Print a row for each budget, and what the last one says."""
     last = budgets[-1]
     known = last["accuracy"]
-    found = known.get("detection_threshold") == last["error"]
+    error = "found from" if known.get("detection_threshold") == last["error"] else "error"
     more = [name for name in MORE if known.get(name) not in (None, last["error"])]
-    table = _table(
-        "epsilon", f"{'found from' if found else 'error'} ({info.error_unit})", *(MORE[name] for name in more)
-    )
+    table = _table("epsilon", f"{error} ({info.error_unit})", *(MORE[name] for name in more))
     for budget in budgets:
         numbers = [budget["error"], *(budget["accuracy"][name] for name in more)]
         table.add_row(f"{budget['epsilon']:g}", *("-" if one is None else number(one) for one in numbers))
     method = f", method {last['method']}" if info.methods else ""
     title = f"delta {last['guarantee']['delta']:g}{method}, for {last['guarantee']['unit']}"
-    show(title, table, [last["accuracy"]["sentence"]])
+    show(title, table, [known["sentence"]])
 
 
 def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
-    """Return the options of a plan that are those of a run, too."""
-    apart = {*kind.info.assumed, *(stand.name for stand in kind.info.stands.values())}
-    return tuple(
-        option
-        for option in options_of(kind, ("windows", "privacy", "data"))
-        if option.name not in apart and (option.place[0] == "questions" or option.name in PLANNED)
-    )
+    """Return the options of a run that a plan has, too."""
+    parts = options_of(kind, ("windows", "privacy", "data"))
+    return tuple(option for option in parts if option.place[0] == "questions" or option.name in PLANNED)
 
 
 def plan_command(kind: type[Question]) -> Command:
@@ -178,29 +123,21 @@ def plan_command(kind: type[Question]) -> Command:
     own: dict[str, dict[str, Any]] = {
         "--epsilon": {"metavar": "X[,X..]", "help": "epsilon, or several values to compare"},
         "--error": {"type": float, "metavar": "X", "help": "find the smallest epsilon with this error instead"},
+        **JSON,
     }
-    if "window" in {option.name for option in keys}:
-        text = "number of windows, in place of --start and --end"
-        own["--windows"] = {"type": int, "metavar": "N", "help": text}
-        text = "plan for unbounded input, whose rows are seen window by window; without it for files"
-        own["--unbounded"] = {"action": "store_true", "help": text}
-    for stand in info.stands.values():
-        own[f"--{stand.name}"] = {"metavar": "N", "required": stand.needed, "help": stand.text}
-    own |= JSON
 
-    def run(
-        given: Given, epsilon: str | None, error: float | None, json: bool, unbounded: bool = False,
-        windows: int | None = None, **lists: Any,
-    ) -> None:  # fmt: skip
-        names: dict[Place, str] = {("plan", name.removeprefix("--")): name for name in own}
-        names |= {(option.name,): option.word for option in keys}
-        given = Given(given.layers, Named(given.main.content, names), kind)
+    def run(given: Given, epsilon: str | None, error: float | None, json: bool) -> None:
+        names = {("plan", name.removeprefix("--")): name for name in own} | {each.place: each.word for each in keys}
+        given = Given([Named(WITHOUT_DATA, {}), *given.layers], Named(given.main.content, names), kind)
         with given.errors(), clock("planning"):
-            at = _at(kind, given, windows, lists, unbounded=unbounded)
+            monitor = given.monitor()
+            known = arguments_of(monitor, info.name, monitor.data.fields(monitor.questions[info.name]))
+            delta, unbounded = monitor.privacy.spent_delta, monitor.data.unbounded
+            at = partial(planned, monitor.questions[info.name], known, delta=delta, unbounded=unbounded)
             if (epsilon is None) == (error is None):
                 raise ValueError("one of --epsilon and --error must be given")
             epsilons = [_least(at, error)] if error is not None else _epsilons(epsilon or "")
-            budgets = [_budget(one, at(one)) for one in epsilons]
+            budgets = [{**_budget(at(one)), "epsilon": one} for one in epsilons]
         if json:
             print(json_text({"question": info.word, "budgets": budgets}, 2))
         else:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
-from privstream.pipelines.model.question import Question, QuestionInfo, Stand, loaded
+from privstream.pipelines.model.question import Question, QuestionInfo, loaded
 from privstream.pipelines.model.types import Count, Items, Number, PathText, Texts, Thresholds, no_truth
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -45,7 +45,6 @@ class Histogram(Categories):
         published="estimates_published",
         user="person, read with --unit person alone",
         item="category",
-        stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
     )
 
@@ -70,7 +69,6 @@ class Flags(Categories):
         order=("window_start", "-raised", "category"),
         title="flags",
         published="flags_published",
-        assumed={"thresholds": 1},
         chart="flags",
     )
 
@@ -189,8 +187,6 @@ queries, one JSON object on each line, in the order in which they are asked:
 The answer is the number of people who have one of the items. Queries and the domain are public.
 Each person counts with one item, the last one.
 """,
-        stands={"domain": Stand("items", "number of items on the public list", needed=True)},
-        assumed={"queries": "none"},
     )
 
     def further(self, reading: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
-from privstream.pipelines.model.question import Question, QuestionInfo, Stand
+from privstream.pipelines.model.question import Question, QuestionInfo
 from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -14,7 +14,6 @@ IN_WINDOW = "contributions of one person that count in one window, random ones"
 DOMAIN = "public list of items, a file with one on each line: these are counted, and no others"
 PUBLIC = "public list of items beside those that are discovered: they have a row in every window"
 UNIT = "what is protected: all that one person does in the whole run, or one event"
-LISTED = {"domain": Stand("items", "number of items on a public list, if there is one")}
 
 BACK: dict[object, int | None] = {True: 1, False: None}
 Back = Annotated[
@@ -69,7 +68,6 @@ class Counts(AboutItems):
         whole_values=True,
         values_with="max_value",
         why_nothing="no item reached a threshold, so nothing is published",
-        stands=LISTED,
     )
 
 
@@ -98,7 +96,6 @@ class HeavyHitters(AboutItems):
         title="trending items",
         published="hits_published",
         why_nothing="no item surely has more people than the threshold, so nothing is published",
-        stands=LISTED,
     )
 
 
@@ -126,7 +123,6 @@ class TopK(AboutItems):
         title="largest items",
         published="ranks_published",
         why_nothing="no item was found, so nothing is published",
-        stands=LISTED,
     )
 
 
@@ -166,7 +162,6 @@ class Alerts(Question):
         title="alerts",
         published="alerts_published",
         epilog=ALERT_RULES,
-        stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
     )
 
 
@@ -198,7 +193,6 @@ class Quantiles(Question):
         user="person, not read with --unit event",
         item="",
         value="number (default: value)",
-        assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
         error_unit="values",
     )
 
@@ -240,7 +234,6 @@ class Cardinality(Question):
         published="estimates_published",
         item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
         items_with=("enter_values", "leave_values"),
-        assumed={"leave_values": ("leave",)},
     )
 
 

@@ -35,7 +35,8 @@ def test_the_installed_command_starts_and_lists_all_commands_without_loading_bea
 
 
 def test_a_reader_of_a_table_that_has_gone_is_not_called_an_interruption():
-    line = [ENTRY, "plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--windows", "2", "--max_contributions", "2"]
+    line = [ENTRY, "plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "2"]
+    line += ["--window", "1", "--start", "0", "--end", "2"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
         assert ran.stdout is not None and ran.stderr is not None
         ran.stdout.close()

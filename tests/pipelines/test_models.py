@@ -9,14 +9,14 @@ import jsonschema
 import pytest
 from privstream.pipelines import Counts, Monitor, Windows, cli
 from privstream.pipelines.command import Parser, UsageError
-from privstream.pipelines.commands.schema import schema
+from privstream.pipelines.commands.question import schema
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.given import Given, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
 from privstream.pipelines.model.views import ViewModel
 from privstream.pipelines.options import add_execution, add_options, choices_of, given_to, in_python, options_of
-from privstream.pipelines.yaml_file import Document, at
+from privstream.pipelines.yaml_file import Document, at, read_document
 
 NEEDED: dict[str, str] = {
     "alerts": "--rules rules",
@@ -197,3 +197,30 @@ def test_the_schema_has_each_key_with_its_description() -> None:
         for name in kind.options():
             assert found[kind.__name__]["properties"][name]["description"]
     assert set(found["Data"]["properties"]) == set(SECTIONS["data"].model_fields)
+
+
+EVERYTHING = """\
+data: {input: clicks.csv, user: customer, time: ts, where: ms > 3, null: [NA], trim: true, watch: 10}
+windows: {window: 3600, start: 2026-01-01, end: 2026-02-01, renew_every: 30d}
+privacy: {epsilon: 1, delta: 1.0e-6}
+questions:
+  pages:   {question: counts, item: [country, page], share: 3, rising: true, max_contributions: 200}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
+  present: {question: cardinality, timeout: 30m}
+views:
+  weekly:  {of: pages, over: 7d, largest: 5}
+  risers:  {of: pages, against: 1d}
+  outage:  {of: pages, item: [de, /error], above: 300, clear_below: 200, for: 3}
+  slow:    {of: latency, quantile: 0.99, above: 500}
+  rate:    {ratio: [weekly, latency]}
+account: {key: key}
+output: {path: out, format: csv}
+"""
+
+
+def test_what_is_read_is_valid(tmp_path) -> None:
+    (tmp_path / "monitor.yaml").write_text(EVERYTHING)
+    Monitor.from_file(tmp_path / "monitor.yaml")
+    made = schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    jsonschema.Draft202012Validator(made).validate(read_document(str(tmp_path / "monitor.yaml")).content)

@@ -71,7 +71,6 @@ MISTAKES = {
     "questions:\n  a: {question: counts, user: session}\n  b: {question: counts}": "questions.b.user: must be session",
     "questions:\n  a: {question: alerts, rules: [{name: x, at_least: 3, items: tea}]}": "must be a list of texts",
     "questions: {}": "line 4: questions: must not be empty",
-    "questions: FILL_IN": "line 4: questions: must be filled in",
 }
 
 

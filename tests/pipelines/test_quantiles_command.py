@@ -52,7 +52,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
     promise = json.loads((tmp_path / "csv.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["parameters"]["quantiles"] == [0.1, 0.5, 0.9]
-    planned = ["--windows", str(WINDOWS), "--max_contributions", "8", "--quantiles", "0.1,0.5,0.9", "--json"]
+    planned = [*RUN[:6], *LATENCY[:-2], "--max_contributions", "8", "--json"]
     assert cli.main(["plan", "quantiles", "--epsilon", "2", "--delta", "1e-6", *planned]) == 0
     (budget,) = json.loads(capsys.readouterr().out)["budgets"]
     assert budget["accuracy"] == promise["accuracy"]
@@ -80,7 +80,12 @@ def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--max_contributions", "5", "--windows", "24", "--delta", "1e-6", "--resolution", "100"]
+    asked = [
+        *["--window", "1", "--start", "0", "--end", "24", "--low", "1", "--high", "2", "--delta", "1e-6"],
+        "--max_contributions",
+        "5",
+    ]
+    asked += ["--resolution", "100"]
     assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["budgets"][0]["epsilon"]
     errors: list[Any] = []
