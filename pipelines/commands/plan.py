@@ -177,7 +177,7 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
     table = _table("name", "question", "share", "epsilon", "delta", "error")
     whole = sum(each["share"] for each in questions.values())
     for name, each in questions.items():
-        cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:g}", f"{each['delta']:g}"]
+        cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:.12g}", f"{each['delta']:.12g}"]
         cells.append("-" if each["error"] is None else f"{number(each['error'])} {each['error_unit']}")
         table.add_row(name, each["question"], *cells)
     together = (

@@ -80,11 +80,7 @@ def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [
-        *["--window", "1", "--start", "0", "--end", "24", "--low", "1", "--high", "2", "--delta", "1e-6"],
-        "--max_contributions",
-        "5",
-    ]
+    asked = [*RUN[:6], "--low", "1", "--high", "2", "--delta", "1e-6", "--max_contributions", "5"]
     asked += ["--resolution", "100"]
     assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["budgets"][0]["epsilon"]
