@@ -12,9 +12,8 @@ from privstream.mechanisms.guarantee_records import guarantee_of, read_guarantee
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines.accounts.entries import Contents, Entry, Limit
+from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, distinct, standings, standings_of
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
-from privstream.pipelines.accounts.spending import MOST_RUNS, distinct, standings, standings_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.promise import Promise

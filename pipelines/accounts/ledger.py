@@ -20,10 +20,10 @@ from privstream.pipelines.accounts.entries import (
     Limit,
     LimitLine,
     NameLine,
+    check_limit,
     read_lines,
     record_digest,
 )
-from privstream.pipelines.accounts.spending import check_limit
 from privstream.pipelines.locations import DEFAULT_DATASET, POSTGRESQL, TABLE
 
 if TYPE_CHECKING:

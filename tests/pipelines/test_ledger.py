@@ -15,9 +15,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts import ledger as of_ledgers
-from privstream.pipelines.accounts.entries import Entry, Limit
+from privstream.pipelines.accounts.entries import Entry, Limit, standing_of
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.runners import launch
 
 LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 --end 2024-01-01T03:00:00Z --epsilon 1"

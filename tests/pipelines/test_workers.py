@@ -18,8 +18,7 @@ from crew_tasks import square
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
-from privstream.pipelines.model.catalogue import question
-from privstream.pipelines.run.asked import shared_evenly
+from privstream.pipelines.run.asked import shards_for
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, crew, workers_for
 from privstream.transforms.spill import SMALLEST, fetch
@@ -142,11 +141,8 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
-    """Where a question has shards; they change no answer."""
-    counts = question("counts")
-    assert [shared_evenly({}, counts, workers)["shards"] for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
-    assert [shared_evenly({}, counts, workers, 7 << 30)["shards"] for workers in (1, 2)] == [7, 8]
-    assert shared_evenly({"universe": 8}, question("ranges"), 3) == {"universe": 8}
+    assert [shards_for(workers) for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
+    assert [shards_for(workers, 7 << 30) for workers in (1, 2)] == [7, 8]
 
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
