@@ -69,18 +69,6 @@ class Ledger:
 
     Raises:
         ValueError: the address of a table has another form, or a password.
-
-    Example:
-        >>> import tempfile
-        >>> from privstream.mechanisms.privacy.units import PERSON
-        >>> promised = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger(f"{folder}/shop.ledger.jsonl")
-        ...     ledger.set_limit("shop", Limit(4.0, 1e-5)).line
-        ...     noise = KeyedNoise(bytes(range(32)), "visits")
-        ...     ledger.record(promised, noise=noise, run_id="visits", data="visits.csv, 2026", dataset="shop").line
-        1
-        2
     """
 
     def __init__(self, path: str) -> None:

@@ -42,15 +42,9 @@ from apache_beam.utils import thread_pool_executor
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
-from privstream.pipelines.runners.flink import (
-    FlinkJobOptions,
-    check_flink,
-    choose_flink,
-    prepare_for_checkpoints,
-    submitted_job,
-)
+from privstream.pipelines.runners.flink import FlinkJobOptions, prepare_flink, submitted_job
 from privstream.pipelines.stores import reach_stores
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import printable
 from privstream.transforms.counters import Counters
 from privstream.transforms.reading import elements
 from privstream.transforms.spill import spilled
@@ -104,9 +98,7 @@ def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
 
 LOCAL_RUNNER = "FnApiRunner"
 SWITCHES = ("directrunner", "switchingdirectrunner")
-"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
-
-BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
+"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one: this one is taken."""
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
@@ -120,15 +112,12 @@ def choose_local_runner(options: PipelineOptions) -> None:
     opens = "opens a port on every interface without a password"
     mode, threads = direct.direct_running_mode, direct.direct_num_workers
     if standard.runner is None or name in SWITCHES:
-        if standard.runner is not None:
-            say(f"{standard.runner} would choose a runner: taking {LOCAL_RUNNER}")
         standard.runner = LOCAL_RUNNER
     wrong = ""
     if name == "bundlebaseddirectrunner":
         wrong = "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
     elif mode != "in_memory":
-        ports = f"the others {opens.replace('opens a port', 'open ports')}"
-        wrong = f"direct_running_mode must be in_memory: {ports}, and charge people wrongly, got {mode}"
+        wrong = f"direct_running_mode must be in_memory: another one {opens}, and charges people wrongly, got {mode}"
     elif threads != 1:
         wrong = f"direct_num_workers must be 1: several workers in one process read outdated state, got {threads}"
     elif options.view_as(PortableOptions).job_endpoint == "embed":
@@ -136,7 +125,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
     elif options.view_as(FlinkRunnerOptions).flink_submit_uber_jar:
         wrong = f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar"
     elif name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
-        wrong = f"prism_location must be a file, got {prism}; {BUILD_PRISM}"
+        wrong = f"prism_location must be a file, got {prism}; deploy/get_prism.sh builds one with Go"
     if wrong:
         raise UsageError(wrong)
 
@@ -178,15 +167,13 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except ValueError as error:
         raise UsageError(str(error)) from None
     choose_local_runner(options)
-    choose_flink(options, arguments)
     name = options.view_as(StandardOptions).runner
     try:
         create_runner(name)
     except (ValueError, TypeError, ImportError, AttributeError):
         rule = "must be a runner that Beam knows and that is installed, such as FnApiRunner, PrismRunner or FlinkRunner"
         raise UsageError(f"--runner {rule}, got {name}") from None
-    prepare_for_checkpoints(options)
-    check_flink(options)
+    prepare_flink(options, arguments)
     return options
 
 

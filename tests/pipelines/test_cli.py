@@ -86,13 +86,6 @@ def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message
         launch.parse_beam_options(arguments)
 
 
-@pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "apache_beam.runners.SwitchingDirectRunner"])
-def test_no_switch_chooses_a_runner_silently(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = launch.parse_beam_options(["--runner", name])
-    assert f"{name} would choose a runner: taking FnApiRunner" in capsys.readouterr().err
-    assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
-
-
 class LookUp(beam.DoFn):
     """Fails as a bug would: the message is the record."""
 
