@@ -88,7 +88,6 @@ def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
 
 
 def _account(name: str, contents: Contents) -> dict[str, Any]:
-    """Return all that there is to say of a data set, as plain values."""
     limit, own = contents.limits.get(name), contents.about(name)
     runs = [
         {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
@@ -112,7 +111,6 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
 
 
 def _spent(found: Mapping[str, Any]) -> str:
-    """Say what one unit has spent."""
     spent = "more than the limit" if found["epsilon"] is None else f"epsilon {found['epsilon']:.4g}"
     return f"{spent} at delta {found['delta']:.3g}, by {found['releases']:,} release{'s' * (found['releases'] != 1)}"
 

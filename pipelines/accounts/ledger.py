@@ -250,7 +250,6 @@ class FileLines:
             os.close(file)
 
     def _append(self, file: int, line: bytes) -> None:
-        """Write a line to the disk, all of it or nothing."""
         length = os.fstat(file).st_size
         try:
             if os.write(file, line) != len(line):

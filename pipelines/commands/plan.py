@@ -51,7 +51,6 @@ def _least(at: Callable[[float], Any], error: float) -> float:
 
 
 def _budget(transform: Any) -> dict[str, Any]:
-    """Return what a run promises."""
     accuracy = transform.accuracy
     return {
         "epsilon": transform.guarantee.epsilon,
@@ -85,7 +84,6 @@ def rounded_up(value: float) -> float:
 
 
 def _table(*headings: str) -> Table:
-    """Return a table whose columns have numbers, but for those of names."""
     table = Table()
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("name", "question") else "right")
@@ -97,7 +95,6 @@ MORE = {"stddev": "noise", "sum_stddev": "noise of sums"}
 
 
 def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
-    """Print a row for each budget, and what the last one says."""
     last = budgets[-1]
     known = last["accuracy"]
     error = "found from" if known.get("detection_threshold") == last["error"] else "error"

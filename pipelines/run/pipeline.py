@@ -318,7 +318,6 @@ class EventPipeline:
         return WriteWindowFiles(path, row_type, self.places.format, order, destination=to, option="output")
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
-        """Read once, run the transforms, and write."""
         read = pipeline | READ >> self.read
         dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions, writes, strict=True):
@@ -355,7 +354,6 @@ class EventPipeline:
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
     def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:
-        """Answer one question about the events that were read; return its dead letters, and what was written."""
         inputs = {
             name: pipeline | asked.label(f"Read {name}") >> beam.Create(each) for name, each in asked.more.items()
         }

@@ -106,7 +106,6 @@ class Places:
             yield from ((name, path) for name, path in files if isinstance(path, str))
 
     def _written(self) -> list[Named]:
-        """Return the files that are written, but for dead letters."""
         monitor = self.monitor
         if monitor.single:
             return [("output", self.folder), ("the guarantee", self.guarantee(""))]

@@ -139,7 +139,6 @@ def _made(
 
 
 def _composed(own: Sequence[PrivacyGuarantee], delta: float) -> tuple[float, PrivacyCurve]:
-    """Return the epsilon of several releases together at a delta, and their curve."""
     plain = math.fsum(each.epsilon for each in own)
     cost = plain if math.fsum(each.delta for each in own) <= delta else math.inf
     if not delta:

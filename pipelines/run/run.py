@@ -135,11 +135,9 @@ class Run:
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
     def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
-        """Return where rows are sent, if they are."""
         return destination(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
 
     def _asked(self, paid: Paid, given: Mapping[str, Any], more: Mapping[str, Any]) -> Asked:
-        """Return a question with its transform, whose noise is its own, and where its rows go."""
         monitor, places, name = self.monitor, self.places, paid.name
         question, fields = monitor.questions[name], self.plan.fields[name]
         with about(monitor, name):
@@ -294,7 +292,6 @@ class Run:
             raise NothingUsableError(words(told.nothing))
 
     def _show_rows(self, asked: Asked, name: str, table: Any, counted: Counters) -> None:
-        """Print the newest rows of a question, or what it has in their place."""
         info, record = asked.question.info, asked.facts(counted).record
         if info.below is not None:
             rows = [asked.row_type(**row) for row in table.to_pylist()]
@@ -321,7 +318,6 @@ class Run:
                 filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # others delete by a prefix
 
     def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
-        """Write the views of rows: first all of them into a folder, and then into the output."""
         if not self.views:
             return
         transforms = {name: each.transform for name, each in zip(self.monitor.questions, self.questions, strict=True)}

@@ -148,7 +148,6 @@ class View:
             raise self.error("of" if str(error).startswith("must be counts") else kind, str(error)) from None
 
     def _ratios(self, above: Table, below: Table) -> Table:
-        """Return the counts of each item in one table divided by those in another one."""
         for (_, name), table in zip(self.sources, (above, below), strict=True):
             if not {"item", "noisy"} <= {*table.row_type._fields}:
                 raise self.error("ratio", f"must be of counts, which {name} is not")
@@ -162,7 +161,6 @@ class View:
         return replace(made, questions=above.questions | below.questions)
 
     def _states(self, table: Table, windows: Iterable[tuple[int, int]], watch: Watch) -> tuple[Table, Watch]:
-        """Return whether a number is beyond a threshold, window by window, and how the alert stands after them."""
         condition, item = self.model.condition, self.model.item or ()
         assert condition is not None  # it is a view of an alert
         about = self.model.quantile or (join_item(item) if len(item) > 1 else "".join(item))

@@ -291,7 +291,6 @@ def _cancel_after(result: Any, ends: Sequence[str]) -> None:
 
 
 def _tell(shown: Progress, line: str) -> None:
-    """Print a line while the clock runs."""
     shown.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
