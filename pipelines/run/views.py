@@ -120,7 +120,7 @@ class View:
         """
         if self.model.condition is not None:
             table = tables[self.of]
-            return self._states(table, [table.steps.bounds_micros(step)], before or Watch())
+            return self._states(table, [table.steps.bounds_micros(step)], Watch(*before or ()))
         found = self.answered(tables)
         start, _ = found.steps.bounds_micros(step)
         return replace(found, rows=found.rows.filter(pc.equal(found.rows["window_start"], start))), None
