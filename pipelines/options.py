@@ -27,17 +27,11 @@ WIDEST = 66
 
 
 class OptionOf(NamedTuple):
-    """An option that a field of a model is.
+    """An option that a field of a model is."""
 
-    Attributes:
-        name: with underscores, as in Python.
-        place: of the value in a monitor.
-        field: of the model.
-    """
-
-    name: str
-    place: Place
-    field: FieldInfo
+    name: str  # with underscores, as in Python
+    place: Place  # of the value in a monitor
+    field: FieldInfo  # of the model
 
     @property
     def word(self) -> str:

@@ -74,28 +74,21 @@ class Line(BaseModel):
 
 
 class Entry(Line):
-    """A run.
-
-    Attributes:
-        label: what its noise depends on, beside the key.
-        digest: of what it draws, how it reads and what it reads.
-        data: digest of the input files, or the source, if that has no end.
-        mu, slack: the Gaussian shift and the slack that dominate it.
-    """
+    """A run."""
 
     kind: Literal["run"] = "run"
-    label: str
-    digest: str
+    label: str  # what its noise depends on, beside the key
+    digest: str  # of what it draws, how it reads and what it reads
     name: str
     command: str
     version: str = Field(default_factory=partial(version, "privstream"))
-    data: str
+    data: str  # digest of the input files, or the source, if that has no end
     key: str
     output: str
     unit: Unit
     epsilon: Budget
     delta: Annotated[float, Field(ge=0, lt=1)]
-    mu: Budget
+    mu: Budget  # the Gaussian shift and the slack that dominate it
     slack: Budget
 
     @classmethod
@@ -153,14 +146,10 @@ READ: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator=
 
 @dataclass(frozen=True)
 class Contents:
-    """What a ledger says.
-
-    Attributes:
-        heads: the digest of each line and all before it; the first one is of no line.
-    """
+    """What a ledger says."""
 
     lines: tuple[AnyLine, ...] = ()
-    heads: tuple[str, ...] = (BEFORE_ALL,)
+    heads: tuple[str, ...] = (BEFORE_ALL,)  # the digest of each line and all before it; the first one is of no line
 
     @cached_property
     def named(self) -> list[AnyLine]:
@@ -243,14 +232,10 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Filter:
-    """Keeps releases within a limit, also where each was chosen after the results of those before.
-
-    Attributes:
-        slack: the part of its delta that deltas and slacks may use up; the rest is for the Gaussian shifts.
-    """
+    """Keeps releases within a limit, also where each was chosen after the results of those before."""
 
     limit: Limit
-    slack: float
+    slack: float  # the part of its delta that deltas and slacks may use up; the rest is for the Gaussian shifts
 
     @classmethod
     def of(cls, limit: Limit, first: Cost) -> Filter:
@@ -300,16 +285,11 @@ def _epsilon_of(costs: Sequence[Cost], delta: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What all releases about a data set cost one unit together.
-
-    Attributes:
-        costs: of each release that promises something to it, in the order in which they were made.
-        silent: how many others there are: what these reveal about the unit is in no total.
-    """
+    """What all releases about a data set cost one unit together."""
 
     unit: PrivacyUnit
-    costs: tuple[Cost, ...]
-    silent: int
+    costs: tuple[Cost, ...]  # of each release that promises something to it, in the order in which they were made
+    silent: int  # how many others there are: what these reveal about the unit is in no total
     limit: Limit | None
 
     @cached_property

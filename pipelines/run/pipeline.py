@@ -150,24 +150,16 @@ def _received(name: str, kind: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one process does at a time: a segment of each question, for some parts of files or shards of people.
-
-    Attributes:
-        letters: whether dead letters are wanted.
-        number: of this process, from 0 on.
-        segment: its number; questions that share no such segment are left out.
-        parts: what is read in the first segment.
-        received: what comes from the segment before, by question.
-    """
+    """What one process does at a time: a segment of each question, for some parts of files or shards of people."""
 
     transforms: Mapping[str, PrivateTransform]
     fields: FieldMapping | SharedFields
     processes: int
-    letters: bool
-    number: int = 0
-    segment: int = 0
-    parts: Sequence[EventFile] = ()
-    received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    letters: bool  # whether dead letters are wanted
+    number: int = 0  # of this process, from 0 on
+    segment: int = 0  # its number; questions that share no such segment are left out
+    parts: Sequence[EventFile] = ()  # what is read in the first segment
+    received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)  # from the segment before, by question
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, pipeline: beam.Pipeline) -> None:
@@ -245,20 +237,14 @@ def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptio
 
 @dataclass(frozen=True)
 class EventPipeline:
-    """Questions as one pipeline.
-
-    Attributes:
-        workers: processes that share the work, where all questions let them.
-        views: what is made of published rows while the run goes on.
-        sent: where rows of these are sent, by name.
-    """
+    """Questions as one pipeline."""
 
     places: Places
     read: Any
     questions: tuple[Asked, ...]
-    workers: int
-    views: Sequence[Followed]
-    sent: Mapping[str, Any]
+    workers: int  # processes that share the work, where all questions let them
+    views: Sequence[Followed]  # what is made of published rows while the run goes on
+    sent: Mapping[str, Any]  # where rows of these are sent, by name
 
     def run(
         self,

@@ -170,19 +170,13 @@ def about(monitor: Monitor, name: str) -> Iterator[None]:
 
 
 class Plan(NamedTuple):
-    """The budget of a monitor, shared out.
-
-    Attributes:
-        given: arguments of their transforms, but for the budget and the noise, by name.
-        questions: what each gets, with what its transform promises.
-        guarantee: what is promised of all together.
-    """
+    """The budget of a monitor, shared out."""
 
     monitor: Monitor
     fields: Mapping[str, FieldMapping]
-    given: Mapping[str, Mapping[str, Any]]
-    questions: tuple[Paid, ...]
-    guarantee: PrivacyGuarantee
+    given: Mapping[str, Mapping[str, Any]]  # arguments of their transforms, but for the budget and the noise, by name
+    questions: tuple[Paid, ...]  # what each gets, with what its transform promises
+    guarantee: PrivacyGuarantee  # what is promised of all together
 
     @classmethod
     def of(cls, monitor: Monitor, *, unbounded: bool | None = None) -> Self:
