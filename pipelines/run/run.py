@@ -8,7 +8,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -37,7 +37,7 @@ from privstream.pipelines.run.views import Table, answer_views, tables_of, views
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
-from privstream.pipelines.show.words import LABEL, Budget, summary
+from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
 from privstream.pipelines.sinks.destination import SENT
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,
@@ -59,11 +59,6 @@ from rich.console import Console
 NOISE = "question"
 """The noise of a question of a monitor is derived from that of the run by this word and its name."""
 
-WITHOUT_ACCOUNT = "must be given, or a key, whose ledger lies beside it; none keeps no account"
-RUN_ID_NEEDED = "must be given when the input has no end: only a name can distinguish such runs"
-NEEDS_ALERTS = "must be given with alerts, or with a view above or below a number"
-
-
 HEAD = 5
 """Rows of each question that a run of several prints."""
 
@@ -74,6 +69,10 @@ OF_COMMAND = frozenset({option.name for option in options_of(None, ("output", "a
 
 def _in_words_of_file(text: str) -> str:
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
+
+
+def _shown(value: Any) -> str:
+    return " and ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Run:
@@ -112,7 +111,8 @@ class Run:
         self.questions = tuple(self._asked(paid, given[paid.name], more[paid.name]) for paid in self.plan.questions)
         self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
         if monitor.output.notify and not any([*(each.destination for each in self.questions), *self.sent.values()]):
-            raise WrongKeyError(("output", "notify"), NEEDS_ALERTS)
+            rule = "must be given with alerts, or with a view above or below a number"
+            raise WrongKeyError(("output", "notify"), rule)
         self.promised = self._promised(answers)
         streamed = followed(self.views, tables, answers) if data.unbounded else ()
         self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
@@ -214,11 +214,9 @@ class Run:
             counted = self.pipeline.run(self.options, self._pay, paths)
             named = [*zip(self.monitor.questions, self.questions, paths, strict=True)]
             for name, each, path in named:
-                answer, counted = each.answer(path, counted)
-                if self.views:
-                    answers[name] = answer
+                answers[name], counted = each.answer(path, counted)
             tables = {} if is_quiet() else {name: read_table(path, each.row_type) for name, each, path in named}
-            self._write_views(answers, folder)
+            tables |= self._write_views(answers, folder) if self.views else {}
             for _, each, path in () if self.places.terminal else named:
                 if wide:
                     write_wide(each.path, each.row_type, read_table(path, each.row_type))
@@ -238,17 +236,9 @@ class Run:
             self.budget = Budget()
             return
         dataset = self.monitor.account.dataset
-        entry = Entry.of(
-            self.plan.guarantee,
-            label=self.noise.run_id,
-            digest=self.identity.digest,
-            name=self.run_id,
-            dataset=dataset,
-            command=_word(self.monitor),
-            data=self.identity.data,
-            key=self.noise.fingerprint,
-            output=self.places.folder,
-        )
+        drawn = {"label": self.noise.run_id, "key": self.noise.fingerprint, "digest": self.identity.digest}
+        about = {"command": _word(self.monitor), "data": self.identity.data, "output": self.places.folder}
+        entry = Entry.of(self.plan.guarantee, name=self.run_id, dataset=dataset, **drawn, **about)
         try:
             if self.places.unbounded and self.ledger.append(entry, dry=True).repeats:
                 self.places.check_begun(self.ledger.contents(), entry)
@@ -276,13 +266,12 @@ class Run:
         )
         words = str if monitor.single else _in_words_of_file
         say(words("\n".join(told.before)))
-        if tables:
-            with until_closed():
-                for each, (name, table) in zip(asked, tables.items(), strict=True):
-                    gap()
-                    sys.stderr.flush()
-                    self._show_rows(each, "" if monitor.single else name, table, counted)
-                    sys.stdout.flush()
+        with until_closed() if tables else nullcontext():
+            for name, table in tables.items():
+                gap()
+                sys.stderr.flush()
+                self._show_rows(name, table, counted)
+                sys.stdout.flush()
             gap()
         say(words("\n".join(told.after)), LABEL)
         for each in asked if places.unbounded else ():
@@ -291,16 +280,27 @@ class Run:
         if told.nothing is not None:
             raise NothingUsableError(words(told.nothing))
 
-    def _show_rows(self, asked: Asked, name: str, table: Any, counted: Counters) -> None:
+    def _show_rows(self, name: str, table: Any, counted: Counters) -> None:
+        views = self.promised.get("views", {})
+        of = views[name]["questions"][0] if name in views else name
+        asked = self.questions[[*self.monitor.questions].index(of)]
         info, record = asked.question.info, asked.facts(counted).record
         if info.below is not None:
             rows = [asked.row_type(**row) for row in table.to_pylist()]
             for shown in loaded(info.below)(rows, Promise("", record), self.monitor):
                 Console().print(shown, soft_wrap=True)
             return
-        path, limit = None if self.places.terminal else asked.path, HEAD if name else MOST_ROWS
-        nothing = info.why_nothing or "nothing is published"
-        print_rows(table, record, name=name, path=path, limit=limit, nothing=nothing)
+        path = None if self.places.terminal else self.places.rows(name)
+        nothing, limit, heading = info.why_nothing or "nothing is published", HEAD, name
+        if name in views:
+            given = views[name]["view"]
+            nothing = "nothing surely rose" if "against" in given else "nothing is published"
+            lengths = {key: window_in_words(given[key]) for key in ("over", "against") if key in given}
+            given = given | {key: text if " " in text else f"1 {text}" for key, text in lengths.items()}
+            heading = f"{name} ({', '.join(f'{key} {_shown(value)}' for key, value in given.items())})"
+        elif self.monitor.single:
+            limit, heading = MOST_ROWS, ""
+        print_rows(table, record, name=heading, path=path, limit=limit, nothing=nothing)
 
     @contextmanager
     def _hidden_folder(self) -> Iterator[str]:
@@ -317,19 +317,17 @@ class Run:
             with suppress(Exception):  # what remains there is not complete, and hidden
                 filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # others delete by a prefix
 
-    def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
-        if not self.views:
-            return
+    def _write_views(self, answers: Mapping[str, Any], folder: str) -> dict[str, Any]:
+        """Write the views of rows: first all of them into a folder, and then into the output; return their rows."""
         transforms = {name: each.transform for name, each in zip(self.monitor.questions, self.questions, strict=True)}
-        tables = tables_of(self.monitor, transforms, answers)
-        found = answer_views(self.views, tables)
+        found = answer_views(self.views, tables_of(self.monitor, transforms, answers))
+        hidden = {name: self.places.hidden(name, folder) for name in found}
         for name, table in found.items():
-            write_row_file(self.places.hidden(name, folder), table.written_type, table.rows)
-        for view in self.views:
-            if said := view.note(tables | found):
-                say(f"{view.name}: {said}")
-        for name in found:
-            move_file(self.places.hidden(name, folder), self.places.rows(name))
+            write_row_file(hidden[name], table.written_type, table.rows)
+        tables = {name: read_table(hidden[name], table.written_type) for name, table in found.items()}
+        for name, path in hidden.items():
+            move_file(path, self.places.rows(name))
+        return tables
 
     def _write_guarantees(self, counted: Counters | None = None) -> None:
         """Write what each question promises, and last what is promised of all of them together.
@@ -353,7 +351,8 @@ def _check(monitor: Monitor, *, dry: bool) -> None:
     account = monitor.account
     check_name("dataset", account.dataset)
     if account.ledger is None and account.key is None and not monitor.single:
-        raise WrongKeyError(("account", "ledger"), WITHOUT_ACCOUNT)
+        rule = "must be given, or a key, whose ledger lies beside it; none keeps no account"
+        raise WrongKeyError(("account", "ledger"), rule)
     if not monitor.data.unbounded:
         return
     for question in monitor.questions.values():
@@ -362,7 +361,8 @@ def _check(monitor: Monitor, *, dry: bool) -> None:
     if dry:
         raise ValueError("dry_run must not be given when the input has no end")
     if not monitor.account.run_id:
-        raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
+        rule = "must be given when the input has no end: only a name can distinguish such runs"
+        raise WrongKeyError(("account", "run_id"), rule)
 
 
 def _word(monitor: Monitor) -> str:

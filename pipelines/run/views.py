@@ -14,7 +14,7 @@ from privstream.mechanisms.views.corrected import Dropped, corrected_table
 from privstream.mechanisms.views.counts import ShownCounts
 from privstream.mechanisms.views.rank import largest
 from privstream.mechanisms.views.ratios import ratios
-from privstream.mechanisms.views.rules import NO_DATA, Watch, states
+from privstream.mechanisms.views.rules import Watch, states
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
@@ -75,15 +75,6 @@ class View:
         self.name, self.model, self.kind, self.of = name, model, model.kind, model.of or ""
         # keys that name questions and other views, and the names
         self.sources = [("of", self.of)] if model.ratio is None else [("ratio", each) for each in model.ratio]
-
-    def note(self, tables: Mapping[str, Table]) -> str:
-        """Return what must be said of the rows beside them, in words; empty where there is nothing."""
-        rows = tables[self.name].rows
-        if not rows.num_rows:
-            return "no rows: nothing surely rose" if self.kind == "against" else "no rows"
-        if self.model.condition is None or set(rows["state"].to_pylist()) != {NO_DATA}:
-            return ""
-        return f"no data in any window: {self.of} has published no number to compare; an item may be in `public_items`"
 
     def error(self, key: str, message: str) -> WrongKeyError:
         """Return an error about a key."""
