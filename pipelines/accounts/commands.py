@@ -12,7 +12,7 @@ from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, distinct, standings, standings_of
+from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, distinct, standings
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
@@ -94,7 +94,7 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
         for first, *repeats in distinct(own)
     ]
     totals = []
-    for found in standings_of(contents, name):
+    for found in contents.standings(name):
         last = own[-1].about(found.unit)
         totals.append(
             {

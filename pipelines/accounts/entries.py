@@ -181,6 +181,10 @@ class Contents:
         """Return all runs about a data set."""
         return [entry for entry in self.entries if entry.dataset == dataset]
 
+    def standings(self, dataset: str) -> list[Standing]:
+        """Return what the runs about a data set have cost each unit that they name."""
+        return list(standings(self.about(dataset), self.limits.get(dataset)))
+
     def after(self, line: AnyLine) -> tuple[bytes, Contents]:
         """Return a line as it is written behind all others, and what the ledger says then."""
         chained = line.model_copy(update={"previous": self.heads[-1]})
@@ -342,16 +346,6 @@ def standings(entries: Iterable[Entry], limit: Limit | None) -> Iterator[Standin
         costs = [entry.about(unit) for entry in firsts]
         promised = tuple(cost for cost in costs if cost is not None)
         yield Standing(unit=unit, costs=promised, silent=len(costs) - len(promised), limit=limit)
-
-
-def standings_of(contents: Contents, dataset: str) -> list[Standing]:
-    """Return what the runs about a data set have cost each unit that they name."""
-    return list(standings(contents.about(dataset), contents.limits.get(dataset)))
-
-
-def standing_of(contents: Contents, dataset: str, promised: PrivacyGuarantee | Entry) -> Standing | None:
-    """Return what the runs about a data set have cost the unit of a promise."""
-    return next((each for each in standings_of(contents, dataset) if each.unit == promised.unit), None)
 
 
 def check_limit(limit: Limit, entry: Entry, earlier: Sequence[Entry]) -> None:

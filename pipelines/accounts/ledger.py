@@ -124,12 +124,9 @@ class Ledger:
         Args:
             guarantee: what the transforms of the pipeline promise together.
             noise: theirs, of the same run id.
-            run_id: the name of the run.
             data: what is read, in words or as a digest; not what is in it.
-            dataset: whose budget is spent.
             question: what the run is called in tables.
             parameters: plain values that shape the answers, but no user ids and no items.
-            output: where rows go.
         """
         if noise.run_id != run_id:
             raise ValueError(

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 from apache_beam.options.pipeline_options import PipelineOptions
-from privstream.pipelines.accounts.entries import Entry, standing_of
+from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
@@ -82,19 +82,21 @@ class Run:
         self.monitor, self.dry_run = monitor, dry_run
         self.budget: Budget | None = None  # once it has been charged
         self.mark: dict[str, Any] = {}  # line and head of the ledger, then
-        data, account = monitor.data, monitor.account
+        data, account, unbounded = monitor.data, monitor.account, monitor.data.unbounded
         _check(monitor, dry=dry_run)
         self.options = _options(monitor, beam)
-        self.places, self.views = Places(monitor), views_of(monitor)
         self.ledger = named_ledger(account.ledger, account.key)
+        self.places, self.views = Places(monitor), views_of(monitor)
+        # what is promised
         self.plan = Plan.of(monitor)
         tables = tables_of(monitor, self.plan.transforms)
         answers = answer_views(self.views, tables)
+        # what is read
         read = reader(data, shared_fields(self.plan.fields), self.options, folder)
         workers = workers_of(workers, self.options, read)
-        files = () if data.unbounded else read.files
-        ledger = None if self.ledger is None else self.ledger.path
-        self.places.check([file.path for file in files], ledger, dry=dry_run)
+        files = () if unbounded else read.files
+        self.places.check([file.path for file in files], self.ledger and self.ledger.path, dry=dry_run)
+        # what is drawn
         given = {paid.name: self.plan.arguments(paid) for paid in self.plan.questions}
         for name, question in monitor.questions.items():
             if "shards" in question.info.arguments:  # which change no answer
@@ -104,8 +106,9 @@ class Run:
         self.identity = identify(monitor, given, records, files)
         self.noise = noise_source(account.key, account.key_variable, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
+        # where it goes
         if not dry_run:
-            if not data.unbounded:
+            if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
         self.questions = tuple(self._asked(paid, given[paid.name], more[paid.name]) for paid in self.plan.questions)
@@ -114,7 +117,7 @@ class Run:
             rule = "must be given with alerts, or with a view above or below a number"
             raise WrongKeyError(("output", "notify"), rule)
         self.promised = self._promised(answers)
-        streamed = followed(self.views, tables, answers) if data.unbounded else ()
+        streamed = followed(self.views, tables, answers) if unbounded else ()
         self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
@@ -243,10 +246,9 @@ class Run:
             if self.places.unbounded and self.ledger.append(entry, dry=True).repeats:
                 self.places.check_begun(self.ledger.contents(), entry)
             receipt = self.ledger.append(entry, dry=self.dry_run)
-            standing = standing_of(receipt.contents, dataset, entry)
+            standing = next(each for each in receipt.contents.standings(dataset) if each.unit == entry.unit)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
-        assert standing is not None  # of the unit of this run
         limit = None if standing.limit is None else standing.limit.epsilon
         spent = len(standing.costs), standing.epsilon, standing.delta
         self.budget = Budget(dataset, *spent, limit, receipt.repeats, self.dry_run, self.plan.guarantee.unit.what)

@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts import ledger as of_ledgers
-from privstream.pipelines.accounts.entries import Entry, Limit, standing_of
+from privstream.pipelines.accounts.entries import Entry, Limit
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.runners import launch
 
@@ -259,8 +259,7 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     (found,) = account["totals"]
     assert (found["epsilon"], found["left"], found["more"]) == (2.03125, 1.21875, 1)
     assert [one["repeats"] for one in account["runs"]] == [1, 0]
-    spent = standing_of(ledger.contents(), "shop", pure(1.0))
-    assert spent is not None and spent.left == 1.21875
+    assert [each.left for each in ledger.contents().standings("shop")] == [1.21875]
     ledger.set_limit("small", Limit(9.0, 1e-9))
     slack = replace(pure(1.0), delta=1e-10, curve=None)
     ledger.record(slack, noise=KeyedNoise(bytes(range(32)), "visits"), run_id="visits", data="visits", dataset="small")
