@@ -307,11 +307,17 @@ class EventPipeline:
         read = pipeline | READ >> self.read
         dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions, writes, strict=True):
+            inputs = {
+                name: pipeline | asked.label(f"Read {name}") >> beam.Create(each) for name, each in asked.more.items()
+            }
+            events = events_for(asked.name, read.events, self.read.fields)
+            named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
             try:
-                letters, written[asked.name] = self._branch(pipeline, read.events, asked, write)
+                published = ({"events": events, **inputs} if inputs else events) | named
             except (ValueError, TypeError) as error:
                 raise type(error)(asked.label(str(error))) from None
-            dead.append(letters)
+            written[asked.name] = published.rows | asked.label("Write") >> write
+            dead.append(published.dead_letters)
         for view in self.views:
             table = view.table
             write = self._windows(self.places.rows(view.name), table.written_type, table.order, self.sent[view.name])
@@ -338,15 +344,6 @@ class EventPipeline:
             file = self.places.unbounded and WriteDeadLetterFiles(path)
             letters = file or WriteRows(path, DeadLetter, option="dead_letter", owner_only=True)
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
-
-    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:
-        inputs = {
-            name: pipeline | asked.label(f"Read {name}") >> beam.Create(each) for name, each in asked.more.items()
-        }
-        events = events_for(asked.name, events, self.read.fields)
-        named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
-        published = ({"events": events, **inputs} if inputs else events) | named
-        return published.dead_letters, published.rows | asked.label("Write") >> write
 
 
 def _prepare(options: PipelineOptions) -> None:

@@ -95,7 +95,8 @@ class Run:
         read = reader(data, shared_fields(self.plan.fields), self.options, folder)
         workers = workers_of(workers, self.options, read)
         files = () if unbounded else read.files
-        self.places.check([file.path for file in files], self.ledger and self.ledger.path, dry=dry_run)
+        ledger = None if self.ledger is None else self.ledger.path
+        self.places.check([file.path for file in files], ledger, dry=dry_run)
         # what is drawn
         given = {paid.name: self.plan.arguments(paid) for paid in self.plan.questions}
         for name, question in monitor.questions.items():
