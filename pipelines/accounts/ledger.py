@@ -66,9 +66,6 @@ class Ledger:
     Args:
         path: of the file, which the first line makes, readable by its owner alone; or
             `postgresql://user@host:port/database/table`, whose password is in `PGPASSWORD` or `~/.pgpass`.
-
-    Raises:
-        ValueError: the address of a table has another form, or a password.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,11 +88,7 @@ class Ledger:
     def append(self, entry: Entry, *, dry: bool = False) -> Receipt:
         """Write a run, if it agrees with all earlier ones and the limit of its data set is kept; not if it is `dry`.
 
-        Nobody else writes meanwhile, and the entry is on the disk when this returns.
-
-        Raises:
-            ValueError: the ledger cannot be read or written, another release has had the same noise, its data set is
-                unknown, or the limit would be exceeded.
+        Nobody else writes meanwhile, and the entry is on the disk when this returns. A `ValueError` says why not.
         """
         check_name("dataset", entry.dataset)
         if dry:
@@ -154,8 +147,7 @@ class Ledger:
     def rename(self, dataset: str, new: str) -> Receipt:
         """Give a data set another name; what two have spent that are one from now on is added up.
 
-        Raises:
-            ValueError: there is no such data set, or a limit would be about runs that did not have to keep it.
+        It is refused where a limit would be about runs that did not have to keep it.
         """
         check_name("to", new)
         with self._writing() as (contents, write):

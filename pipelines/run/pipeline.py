@@ -210,10 +210,6 @@ def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptio
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given. `share` is what all do alike.
-
-    Raises:
-        InputFileError: a file has changed since it was found, or cannot be read.
-        RunError: one of them failed, or was killed.
     """
     given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), share.processes)
     counted: list[Counters] = []
@@ -258,8 +254,7 @@ class EventPipeline:
         Args:
             charge: writes the run into the ledger: the last thing before it may start.
             paths: where rows go; None discards them (a dry run).
-            accepted: called as soon as the runner has taken the pipeline, of streaming input: rows are then to
-                come.
+            accepted: called as soon as the runner has taken the pipeline of streaming input.
         """
         unbounded = self.places.unbounded
         processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
@@ -357,10 +352,7 @@ def _prepare(options: PipelineOptions) -> None:
 
 
 def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
-    """Return how many processes may share the work of a run.
-
-    Only those of commands may: in a program of somebody's own they could begin by running all of it again.
-    """
+    """Return how many processes may share the work of a run."""
     if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
         return workers_for(given, sum(file.size for file in read.files))
     if given is not None and workers_for(given, 0) > 1:

@@ -128,10 +128,7 @@ class Run:
     ) -> Iterator[Self]:
         """Give a run of which everything has been checked that can be before it is charged; in the end its files go.
 
-        Args:
-            beam: options of Beam.
-            workers: processes that share the work; None for as many as the input is worth.
-            dry_run: whether input is read only to say how much of it can be used.
+        Without a number of `workers` the size of the input says how many processes share the work.
         """
         with ExitStack() as kept:
             query = monitor.data.query is not None

@@ -220,11 +220,7 @@ def tables_of(
 
 
 def views_of(monitor: Monitor) -> tuple[View, ...]:
-    """Return the views of a monitor, each behind those that it is made of.
-
-    Raises:
-        WrongKeyError: views are made of each other in a circle, or of a question without windows.
-    """
+    """Return the views of a monitor, each behind those that it is made of; refuse circles."""
     item, views = Reading.of(monitor.data).spelling.item, {}
     for name, model in monitor.views.items():
         spelled = {} if model.item is None else {"item": tuple(map(item, model.item))}

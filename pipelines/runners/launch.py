@@ -146,11 +146,7 @@ OUT_OF_MEMORY = (
 
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
-    """Return Beam's options, with a runner that is named.
-
-    Raises:
-        UsageError: an option that neither this command nor Beam knows, or a way to run that gives wrong results.
-    """
+    """Return Beam's options, with a runner that is named; refuse unknown ones, and what gives wrong results."""
     known = _BeamArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
     for group in PipelineOptions.__subclasses__():
         if group is FlinkJobOptions or group.__module__.startswith("apache_beam."):
@@ -186,17 +182,13 @@ def run(
 ) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
+    A `RunError` has no words of the runner; at Ctrl-C a job on a Flink cluster has been cancelled.
+
     Args:
-        options: Beam's options.
-        build: adds the transforms.
         ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
             Flink, is then cancelled, and has no counters.
         accepted: called once the runner has taken the pipeline.
         first: is done once the pipeline is built, before it runs; its counters are added.
-
-    Raises:
-        RunError: the run failed; the message is that of the error, without the runner's own words.
-        KeyboardInterrupt: Ctrl-C; a job on a Flink cluster has been cancelled.
     """
     runner = options.view_as(StandardOptions).runner
     counters: Counters = {}

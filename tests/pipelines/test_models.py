@@ -121,8 +121,6 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
     assert "unknown option --max-contributons; did you mean `--max-contributions`?" in capsys.readouterr().err
     assert cli.main(["quantiles", "--inptu", "a.csv"]) == 2
     assert "unknown option --inptu; did you mean `--input`?" in capsys.readouterr().err, "and not that it is missing"
-    assert cli.main(["quantiles", *USUAL.split(), *NEEDED["quantiles"].split(), "--ranks", "0.5"]) == 2
-    assert "unknown option --ranks; did you mean `--quantiles`?" in capsys.readouterr().err
     for words, meant in (["topk"], "top-k"), (["budget", "shw", "--key", "key"], "show"):
         with pytest.raises(SystemExit):
             cli.main(words)
@@ -133,8 +131,8 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
         in_python(Counts, {"max_contributons": 4}, {})
     with pytest.raises(UsageError, match=r"--set data\.usr: unknown key; did you mean `user`"):
         parsed("counts", "--set", "data.usr=who")
-    with pytest.raises(WrongKeyError, match="ranks: unknown key; did you mean `quantiles`"):
-        MODELS["quantiles"].read({"low": 0, "high": 1, "ranks": [0.5]})
+    with pytest.raises(WrongKeyError, match="quantile: unknown key; did you mean `quantiles`"):
+        MODELS["quantiles"].read({"low": 0, "high": 1, "quantile": [0.5]})
 
 
 def test_every_key_is_reached_by_set() -> None:

@@ -165,24 +165,6 @@ def test_who_fails_or_is_killed_ends_all(task: str, said: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_folder_for_temporary_files_may_have_any_name(shop, temporary, tmp_path):
-    """The name of a socket in it has at most 107 bytes: where it would have more, processes are started without one."""
-    folder = temporary / ("t" * (processes.LONGEST - len(str(temporary))))
-    folder.mkdir()
-    command = f"{QUESTIONS['counts']} --input {shop}/in --ledger none --workers 2 --output rows.csv"
-    done = subprocess.run(
-        [*PRIVSTREAM, *command.split()],
-        env=os.environ | {"TMPDIR": str(folder)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "rows.csv").exists() and list(folder.iterdir()) == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["command", "worker"])
 def test_an_interrupt_and_a_kill_end_everything_cleanly(victim: str, temporary: Path, tmp_path: Path) -> None:
     """A run that is interrupted, or loses a process, says so in a line, and leaves neither rows nor processes."""
