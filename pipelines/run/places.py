@@ -31,30 +31,21 @@ OF_RUN = (("made_by", "command"), ("parameters", "run_id"), ("release",))
 
 
 class Places:
-    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders.
-
-    Attributes:
-        folder: what identifies the place: the folder, or the file of a single question.
-        parent: the folder with the files of rows.
-        terminal: whether rows are printed, and nothing is written.
-        format: of files in folders.
-        row_format: of rows; None on a terminal.
-        whole: where the guarantee of all questions of a monitor is.
-    """
+    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders."""
 
     def __init__(self, monitor: Monitor) -> None:
         single, self.monitor, self.unbounded = monitor.single, monitor, monitor.data.unbounded
-        self.folder = folder = monitor.output.path
-        self.terminal = folder == TERMINAL
+        self.folder = folder = monitor.output.path  # what identifies the place: the file of a single question, too
+        self.terminal = folder == TERMINAL  # rows are printed, and nothing is written
         if self.terminal and (self.unbounded or not single):
             why = "when the input has no end" if single else "for the rows of all questions"
             raise WrongKeyError(("output", "path"), f"must be given: a folder {why}")
         above = folder.rpartition("/")[0] if scheme_of(folder) else os.path.dirname(folder) or "."
-        self.parent = above if single else folder
-        self.format = monitor.output.format or (DEFAULT_FORMAT if single else "csv")
+        self.parent = above if single else folder  # the folder with the files of rows
+        self.format = monitor.output.format or (DEFAULT_FORMAT if single else "csv")  # of files in folders
         in_file = single and not self.unbounded
         self.row_format = None if self.terminal else folder.rpartition(".")[2].lower() if in_file else self.format
-        self.whole = "" if single else join(folder, GUARANTEE)
+        self.whole = "" if single else join(folder, GUARANTEE)  # the guarantee of all questions of a monitor
 
     def rows(self, name: str) -> str:
         """Return the file of a question or a view; of input without an end, the folder."""

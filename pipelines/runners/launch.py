@@ -61,13 +61,9 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
     @classmethod
     @override
     def start(
-        cls,
-        use_process: bool = False,
-        port: int = 0,
-        state_cache_size: int = 0,
-        data_buffer_time_limit_ms: int = -1,
-        container_executable: str | None = None,
-    ) -> tuple[str, grpc.Server]:
+        cls, use_process: bool = False, port: int = 0, state_cache_size: int = 0,
+        data_buffer_time_limit_ms: int = -1, container_executable: str | None = None,
+    ) -> tuple[str, grpc.Server]:  # fmt: skip
         server = grpc.server(thread_pool_executor.shared_unbounded_instance(), options=PINGS)
         bound = server.add_insecure_port(f"{HOST}:{port}")
         pool = cls(use_process, container_executable, state_cache_size, data_buffer_time_limit_ms)

@@ -202,23 +202,6 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     assert {row["reason"] for row in refused} == set(bad)
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "message"),
-    [
-        ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
-        ("SetCardinality", {"start": None}, "start must be given"),
-        ("SetCardinality", {"period": 30}, "no option `period`"),
-    ],
-)
-def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config: dict[str, Any], message: str) -> None:
-    row = {"item": "tea", "time": iso(START), "user": "u", "size": 5}
-    private = {"type": name, "input": "Create", "config": DAY | CASES[name][0] | config}
-    with pytest.raises(ValueError, match=name) as raised:
-        build(beam.Pipeline(), [{"type": "Create", "config": {"elements": [row]}}, private])
-    assert message in str(raised.value)
-
-
 def test_the_listing_has_questions_about_events() -> None:
     [provider] = load_providers(LISTING)
     assert set(provider.provided_transforms()) == {*CASES} <= transforms.KINDS.keys()
