@@ -155,18 +155,17 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
         monitor = given.monitor()
         plan, views = Plan.of(monitor), views_of(monitor)
         answer_views(views, tables_of(monitor, plan.transforms))
-        guarantee, questions = _record(plan.guarantee), {}
-        for paid in plan.questions:
-            info, accuracy = monitor.questions[paid.name].info, paid.transform.accuracy
-            questions[paid.name] = {
-                "question": info.word,
+        guarantee = _record(plan.guarantee)
+        questions = {
+            paid.name: {
+                "question": monitor.questions[paid.name].info.word,
                 "share": paid.share,
+                **_budget(paid.transform),
                 "epsilon": paid.epsilon,
                 "delta": paid.delta,
-                "error": _finite(accuracy.error),
-                "error_unit": info.error_unit,
-                "sentence": accuracy.sentence,
             }
+            for paid in plan.questions
+        }
     if json:
         named = [view.name for view in views]
         print(json_text({"monitor": file, "questions": questions, "guarantee": guarantee, "views": named}, 2))
@@ -175,14 +174,15 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
     whole = sum(each["share"] for each in questions.values())
     for name, each in questions.items():
         cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:.12g}", f"{each['delta']:.12g}"]
-        cells.append("-" if each["error"] is None else f"{number(each['error'])} {each['error_unit']}")
+        unit = monitor.questions[name].info.error_unit
+        cells.append("-" if each["error"] is None else f"{number(each['error'])} {unit}")
         table.add_row(name, each["question"], *cells)
     together = (
         f"All together are (epsilon = {guarantee['epsilon']:g}, delta = {guarantee['delta']:g})-differentially private "
         f"for {guarantee['unit']}. privstream run answers them. A command alone takes the --epsilon and the --delta of "
         "its row, with as many digits."
     )
-    sentences = [f"{name}: {each['sentence']}" for name, each in questions.items()]
+    sentences = [f"{name}: {each['accuracy']['sentence']}" for name, each in questions.items()]
     show(f"{file}: one budget, {len(questions)} questions", table, [*sentences, together])
 
 
