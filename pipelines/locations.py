@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-READ = ("avro", "parquet", "jsonl", "csv", "xlsx")
+WRITTEN = ("avro", "parquet", "jsonl", "csv", "xlsx")
 WINDOW_FORMATS = ("avro", "parquet", "jsonl", "csv")
 """Formats of files of windows: equal rows give equal bytes."""
 
-WRITTEN = READ
 DEFAULT_FORMAT = "jsonl"
 MONITOR_FILES = (".yaml", ".yml")
 """What the names of files end in that describe monitors."""
