@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,9 +23,8 @@ from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import json_text
 from rich.table import Table
 
-LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
-TRIES = 16
-"""So often the interval of budgets is halved: to three digits."""
+EPSILONS = [one for scale in range(-5, 1) for digits in range(100, 1000) if (one := float(f"{digits}e{scale}")) <= 500]
+"""Budgets of three digits, of which the least is found that is enough."""
 
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print one JSON object"}}
 PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone", "watch")
@@ -35,19 +35,20 @@ WITHOUT_DATA: Mapping[str, Any] = {"data": {"input": "none"}, "privacy": {"epsil
 
 
 def _least(at: Callable[[float], Any], error: float) -> float:
-    """Return the least epsilon with an error, rounded up to three digits."""
+    """Return the least epsilon with an error."""
     wanted = checks.positive("error", error)
-    if at(MOST_EPSILON).accuracy.error > wanted:
-        raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
-    low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
-    for _ in range(TRIES):
-        middle = (low + high) / 2
+
+    def enough(epsilon: float) -> bool:
         try:
-            enough = at(math.exp(middle)).accuracy.error <= wanted
+            return bool(at(epsilon).accuracy.error <= wanted)
         except (ValueError, OverflowError):  # no noise is large enough
-            enough = False
-        low, high = (low, middle) if enough else (middle, high)
-    return rounded_up(math.exp(high))
+            return False
+
+    found = bisect_left(EPSILONS, True, key=enough)
+    if found == len(EPSILONS):
+        at(EPSILONS[-1])  # says what is wrong with an option
+        raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {EPSILONS[-1]:g}, got {wanted:g}")
+    return EPSILONS[found]
 
 
 def _budget(transform: Any) -> dict[str, Any]:
@@ -75,12 +76,6 @@ def _epsilons(texts: str) -> list[float]:
     except ValueError as error:
         rule = str(error) if "must" in str(error) else f"must be numbers with commas between them, got {texts}"
         raise WrongKeyError(("plan", "epsilon"), rule) from None
-
-
-def rounded_up(value: float) -> float:
-    """Return a number > 0 with three digits that is not smaller."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
 
 
 def _table(*headings: str) -> Table:
