@@ -48,8 +48,10 @@ COMMANDS: Commands = {
     "plot": ("report.commands.PLOT", "draw the chart of a result, with its intervals"),
     "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.commands.REPORT", "make one page of results: pictures, tables, guarantees"),
-    "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
-    "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
+    "schema": (
+        "commands.question.SCHEMA",
+        "print the JSON schema of monitors, with which editors complete and check them",
+    ),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
     "simulate": ("simulate", "write simulated events, searches in a city, and the truth about them"),
@@ -71,8 +73,8 @@ exit status:
 
 OF_ALL = {"--traceback": {"action": "store_true", "help": "show the traceback of an error, which may quote records"}}
 OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
-NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
-"""Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
+NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "set"})
+"""Parsed values that a command does not get: what all commands have, and what is `given`."""
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
 NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
@@ -191,7 +193,6 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
 
 
 def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], error: Exception) -> int:
-    """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
     command = f"{known.command} {getattr(known, 'about', '')}".strip()

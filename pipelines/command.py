@@ -40,22 +40,14 @@ class NothingUsableError(CommandError):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A subcommand: what it says of itself, its options, and what it does.
-
-    Attributes:
-        run: gets the values of options by their names.
-        options: what argparse needs to know of each.
-        keys: options that are keys of a monitor; `run` gets what they give, or its file, as `given`.
-        kind: the question whose options these are; None of a monitor, which is in a `file`.
-        takes_beam_options: whether `run` gets all other arguments as `beam`; other commands have none.
-    """
+    """A subcommand: what it says of itself, its options, and what it does."""
 
     description: str
-    run: Callable[..., None]
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    keys: Sequence[Any] | None = None
-    kind: Any = None
-    takes_beam_options: bool = False
+    run: Callable[..., None]  # gets the values of options by their names
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what argparse needs to know of each
+    keys: Sequence[Any] | None = None  # keys of a monitor; `run` gets what they give, or its file, as `given`
+    kind: Any = None  # the question whose options these are; None of a monitor, which is in a `file`
+    takes_beam_options: bool = False  # whether `run` gets all other arguments as `beam`; other commands have none
     epilog: str | None = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -13,14 +12,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.model.base import Place, Shown
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
-from privstream.pipelines.model.monitor import SECTIONS, Monitor
+from privstream.pipelines.model.monitor import SECTIONS
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.suggestions import meant
-from privstream.pipelines.yaml_file import Document, at, read_document
+from privstream.pipelines.yaml_file import Document, at
 from pydantic.fields import FieldInfo
-
-DEFAULTS = "privstream.yaml"
-"""The file of defaults, in the working folder."""
 
 TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
           "account": "noise key and budget"}  # fmt: skip
@@ -30,17 +26,11 @@ WIDEST = 66
 
 
 class OptionOf(NamedTuple):
-    """An option that a field of a model is.
+    """An option that a field of a model is."""
 
-    Attributes:
-        name: with underscores, as in Python.
-        place: of the value in a monitor.
-        field: of the model.
-    """
-
-    name: str
-    place: Place
-    field: FieldInfo
+    name: str  # with underscores, as in Python
+    place: Place  # of the value in a monitor
+    field: FieldInfo  # of the model
 
     @property
     def word(self) -> str:
@@ -90,7 +80,6 @@ def add_options(
 
 
 def _how(option: OptionOf, kind: type[Question] | None) -> dict[str, Any]:
-    """Return what argparse needs to know; values stay text, which the model reads."""
     field, text = option.field, _text(option, kind).replace("%", "%%")
     found: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
     if field.annotation is bool:
@@ -103,7 +92,6 @@ def _how(option: OptionOf, kind: type[Question] | None) -> dict[str, Any]:
 
 
 def _metavar(option: OptionOf) -> str:
-    """Return what stands for the value."""
     if metavar := option.extra.get("metavar"):
         return str(metavar)
     if choices := choices_of(option.field):
@@ -121,7 +109,6 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
 
 
 def _text(option: OptionOf, kind: type[Question] | None) -> str:
-    """Return what is said of an option."""
     text, default, usual = option.field.description or "", option.field.default, None
     if kind is not None:
         section, key = option.place[0], option.place[-1]
@@ -149,19 +136,14 @@ THIS_RUN: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """How a run is done."""
 
-LAYERS: Mapping[str, Mapping[str, Any]] = {
-    "--defaults": {"metavar": "FILE", "help": "YAML with parts of a monitor that hold where nothing else is given "
-                   f"(default: {DEFAULTS}, if it is there)"},
-    "--set": {"action": "append", "default": [], "metavar": "PATH=VALUE", "help": "any key of `privstream schema`, "
-              "such as data.time_zone=Europe/Berlin; may be given several times"},
-}  # fmt: skip
-"""Where else values come from."""
+SET = {"--set": {"action": "append", "default": [], "metavar": "PATH=VALUE", "help": "any key of `privstream schema`, "
+                 "such as data.time_zone=Europe/Berlin; may be given several times"}}  # fmt: skip
 
 
 def add_execution(parser: argparse.ArgumentParser, *, runs: bool = True) -> None:
-    """Add where else values come from, and, of what `runs`, how."""
+    """Add what sets any key, and, of what `runs`, how."""
     group = parser.add_argument_group("this run") if runs else parser
-    for option, how in {**(THIS_RUN if runs else {}), **LAYERS}.items():
+    for option, how in {**(THIS_RUN if runs else {}), **SET}.items():
         group.add_argument(option, **how).seldom = option != "--dry-run"  # type: ignore[attr-defined]
 
 
@@ -171,22 +153,19 @@ def given_to(
     options: Sequence[OptionOf],
     document: Document | None = None,
 ) -> Given:
-    """Return what options say, above what a monitor, a `document`, says, above a file of defaults.
+    """Return what parsed options say, by where they go, above what a monitor, a `document`, says.
 
     Args:
         kind: the question of a single command.
-        given: the values of parsed options, by where they go.
         options: those that the parser has.
     """
     values = {option.place: given[dest] for option in options if (dest := ".".join(option.place)) in given}
     main: Layer = _named(kind, values, {option.place: option.word for option in options})
-    layers: list[Layer] = [] if kind is None else [Named(kind.info.usual, {})]
-    if (defaults := _defaults(given["defaults"])) is not None:
-        layers.append(defaults)
-    layers += [main] if document is None else [document, main]
+    layers: list[Layer] = [*([] if kind is None else [Named(kind.info.usual, {})]), *([document] if document else [])]
+    layers.append(main)
     if given["set"]:
         layers.append(assignments(given["set"], {option.name: option.place for option in options}))
-    return Given(layers, main if document is None else document, kind)
+    return Given(layers, document or main, kind)
 
 
 def _named(
@@ -198,18 +177,6 @@ def _named(
     """Return values by their places; a single question is there even where none of its options is given."""
     content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
     return Named(reduce(merge, (nested(place, value) for place, value in given.items()), content), names, error)
-
-
-def _defaults(path: str | None) -> Document | None:
-    """Return the file of defaults, if there is one."""
-    if path is None and not os.path.isfile(DEFAULTS):
-        return None
-    document = read_document(path or DEFAULTS)
-    for key in document.content:
-        if key not in SECTIONS:
-            hint = ", which are for a monitor" if key in Monitor.model_fields else ""
-            raise document.error((key,), f"must be one of {', '.join(SECTIONS)}{hint}")
-    return document
 
 
 def in_python(

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of, read_guarantee_file
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines.accounts.entries import Contents, Entry, Limit
+from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, distinct, standings
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
-from privstream.pipelines.accounts.spending import MOST_RUNS, distinct, standings, standings_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.promise import Promise
@@ -73,17 +72,11 @@ def _command(
     return Command(description=description, options={**LEDGER, **options}, run=about_ledger)
 
 
-def _contents(ledger: Ledger) -> Contents:
-    """Return what a ledger says, which is there."""
-    contents = ledger.contents()
-    if not contents.lines:
-        raise ValueError(f"no run is recorded yet: there is no line in {ledger.path}")
-    return contents
-
-
 def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
-    contents = _contents(ledger)
+    contents = ledger.contents()
     names = contents.datasets
+    if not names:
+        raise ValueError(f"no run is recorded yet: there is no line in {ledger.path}")
     if dataset is not None and dataset not in names:
         raise ValueError(f"dataset must be one of {', '.join(map(repr, names))}, got {dataset!r}")
     accounts = [_account(name, contents) for name in (names if dataset is None else [dataset])]
@@ -94,14 +87,13 @@ def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
 
 
 def _account(name: str, contents: Contents) -> dict[str, Any]:
-    """Return all that there is to say of a data set, as plain values."""
     limit, own = contents.limits.get(name), contents.about(name)
     runs = [
         {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
         for first, *repeats in distinct(own)
     ]
     totals = []
-    for found in standings_of(contents, name):
+    for found in contents.standings(name):
         last = own[-1].about(found.unit)
         totals.append(
             {
@@ -118,7 +110,6 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
 
 
 def _spent(found: Mapping[str, Any]) -> str:
-    """Say what one unit has spent."""
     spent = "more than the limit" if found["epsilon"] is None else f"epsilon {found['epsilon']:.4g}"
     return f"{spent} at delta {found['delta']:.3g}, by {found['releases']:,} release{'s' * (found['releases'] != 1)}"
 
@@ -183,31 +174,23 @@ RENAME = _command(
 )
 
 
-def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, **budget: Any) -> None:
+def _fit(
+    ledger: Ledger | None, limit: Limit | None, dataset: str, epsilon: float, delta: float, gaussian: bool
+) -> None:
     """Count equal runs after those of the ledger: the fewest, of all units that they promise something to."""
     contents = Contents() if ledger is None else ledger.contents()
     wanted = limit or contents.limits.get(dataset)
     if wanted is None:
         raise ValueError(f"limit must be given, since no ledger has one for data set {dataset!r}")
+    curve = GaussianCurve(shift=largest_shift(epsilon, delta)) if gaussian else None
+    promised = PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
     nothing = dict.fromkeys(("label", "digest", "name", "dataset", "command", "data", "key", "output"), "")
-    entry, fewest = Entry.of(_guarantee(**budget), **nothing), MOST_RUNS
+    entry, fewest = Entry.of(promised, **nothing), MOST_RUNS
     for found in standings([*contents.about(dataset), entry], wanted):
         if (cost := entry.about(found.unit)) is not None:
             fewest = min(fewest, (found.filter.more(found.costs[:-1], cost) if found.filter else 0))
     more = "or more " if fewest == MOST_RUNS else ""
     print(f"{fewest:,} {more}runs fit into what is left of {wanted.in_words()}")
-
-
-def _guarantee(epsilon: float | None, delta: float, gaussian: bool, like: str | None) -> PrivacyGuarantee:
-    """Return what each run promises."""
-    if (like is None) == (epsilon is None) or (like is not None and (gaussian or delta)):
-        raise ValueError("epsilon must be given, perhaps with delta and gaussian, or like, and not both")
-    if like is not None and os.path.isdir(like):
-        raise ValueError(f"like must be the guarantee file of a run, got the folder {like}")
-    if epsilon is None:
-        return read_guarantee_file(str(like))
-    curve = GaussianCurve(shift=largest_shift(epsilon, delta)) if gaussian else None
-    return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
 
 
 FIT = _command(
@@ -216,10 +199,9 @@ FIT = _command(
     "--epsilon and --delta alone stand for any mechanism; of Gaussian noise more runs fit.",
     {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
-        "--epsilon": {"type": float, "help": "of each run"},
+        "--epsilon": {"type": float, "required": True, "help": "of each run"},
         "--delta": {"type": float, "default": 0.0, "help": "of each run (default: 0)"},
         "--gaussian": {"action": "store_true", "help": "the noise of each run is Gaussian"},
-        "--like": {"metavar": "PATH", "help": "guarantee file of a run: the runs are like that one"},
         **_dataset(f"data set whose earlier runs count (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
     },
     needed=False,
@@ -227,7 +209,7 @@ FIT = _command(
 
 
 def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
-    contents = _contents(ledger)
+    contents = ledger.contents()
     for path in guarantee:
         _check(contents, path)
     lines, runs = len(contents.lines), len(contents.entries)
@@ -240,14 +222,13 @@ def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
 
 def _check(contents: Contents, path: str) -> None:
     """Refuse a guarantee file whose run the ledger does not have as it was."""
-    if os.path.isdir(path):
-        path = os.path.join(path, GUARANTEE)
+    path = os.path.join(path, GUARANTEE) if os.path.isdir(path) else path
     path = path if path.endswith(".json") else f"{path}.guarantee.json"
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"guarantee must be files that can be read, got {path}")
     try:
-        head, guarantee = promise.content["ledger"]["head"], guarantee_of(promise.content)
+        head, guarantee = promise.number("ledger", "head"), guarantee_of(promise.content)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"{path} must name a line of a ledger and promise something: it was changed") from None
     if head not in contents.heads[1:]:

@@ -20,10 +20,10 @@ from privstream.pipelines.accounts.entries import (
     Limit,
     LimitLine,
     NameLine,
+    check_limit,
     read_lines,
     record_digest,
 )
-from privstream.pipelines.accounts.spending import check_limit
 from privstream.pipelines.locations import DEFAULT_DATASET, POSTGRESQL, TABLE
 
 if TYPE_CHECKING:
@@ -66,21 +66,6 @@ class Ledger:
     Args:
         path: of the file, which the first line makes, readable by its owner alone; or
             `postgresql://user@host:port/database/table`, whose password is in `PGPASSWORD` or `~/.pgpass`.
-
-    Raises:
-        ValueError: the address of a table has another form, or a password.
-
-    Example:
-        >>> import tempfile
-        >>> from privstream.mechanisms.privacy.units import PERSON
-        >>> promised = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger(f"{folder}/shop.ledger.jsonl")
-        ...     ledger.set_limit("shop", Limit(4.0, 1e-5)).line
-        ...     noise = KeyedNoise(bytes(range(32)), "visits")
-        ...     ledger.record(promised, noise=noise, run_id="visits", data="visits.csv, 2026", dataset="shop").line
-        1
-        2
     """
 
     def __init__(self, path: str) -> None:
@@ -103,11 +88,7 @@ class Ledger:
     def append(self, entry: Entry, *, dry: bool = False) -> Receipt:
         """Write a run, if it agrees with all earlier ones and the limit of its data set is kept; not if it is `dry`.
 
-        Nobody else writes meanwhile, and the entry is on the disk when this returns.
-
-        Raises:
-            ValueError: the ledger cannot be read or written, another release has had the same noise, its data set is
-                unknown, or the limit would be exceeded.
+        Nobody else writes meanwhile, and the entry is on the disk when this returns. A `ValueError` says why not.
         """
         check_name("dataset", entry.dataset)
         if dry:
@@ -136,12 +117,9 @@ class Ledger:
         Args:
             guarantee: what the transforms of the pipeline promise together.
             noise: theirs, of the same run id.
-            run_id: the name of the run.
             data: what is read, in words or as a digest; not what is in it.
-            dataset: whose budget is spent.
             question: what the run is called in tables.
             parameters: plain values that shape the answers, but no user ids and no items.
-            output: where rows go.
         """
         if noise.run_id != run_id:
             raise ValueError(
@@ -169,8 +147,7 @@ class Ledger:
     def rename(self, dataset: str, new: str) -> Receipt:
         """Give a data set another name; what two have spent that are one from now on is added up.
 
-        Raises:
-            ValueError: there is no such data set, or a limit would be about runs that did not have to keep it.
+        It is refused where a limit would be about runs that did not have to keep it.
         """
         check_name("to", new)
         with self._writing() as (contents, write):
@@ -262,7 +239,6 @@ class FileLines:
             os.close(file)
 
     def _append(self, file: int, line: bytes) -> None:
-        """Write a line to the disk, all of it or nothing."""
         length = os.fstat(file).st_size
         try:
             if os.write(file, line) != len(line):

@@ -24,19 +24,13 @@ EPOCH = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """What a run draws, and of which records.
+    """What a run draws, and of which records."""
 
-    Attributes:
-        releases: of each question by name, `release` of its transform; the name of a single question is empty.
-        readings: of each question by name, all that says how records are read, as plain values.
-        data: digest of the contents of all input files; or the source, if that has no end.
-        place: of the rows of an unbounded run, since elsewhere it would publish other answers about the same windows.
-    """
-
+    # of each question by name, `release` of its transform; the name of a single question is empty
     releases: Mapping[str, Mapping[str, Any]]
-    readings: Mapping[str, Any]
-    data: str
-    place: str = ""
+    readings: Mapping[str, Any]  # of each question by name, all that says how records are read, as plain values
+    data: str  # digest of the contents of all input files; or the source, if that has no end
+    place: str = ""  # of the rows of an unbounded run, since elsewhere it would publish other answers
 
     @property
     def digest(self) -> str:

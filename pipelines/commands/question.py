@@ -1,15 +1,18 @@
-"""The commands that answer a question or all of a monitor. No Beam until one of them runs."""
+"""The commands that answer a question or all of a monitor, and the schema of such files. No Beam until one runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
+from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import OptionOf, options_of
+from privstream.pipelines.terminal import json_text
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
@@ -48,3 +51,19 @@ def run_command(kind: type[Question] | None = None) -> Command:
         run=run,
         takes_beam_options=True,
     )
+
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of monitors: a file that a monitor is read from is valid, and no other keys are."""
+    return {"$schema": DRAFT, **Monitor.model_json_schema(by_alias=True), "title": "a monitor of privstream"}
+
+
+SCHEMA = Command(
+    description="Prints the JSON schema of monitors. An editor with it completes the keys of a monitor, says what each "
+    "is, and marks mistakes while you write. A first line of the file names it: "
+    "`# yaml-language-server: $schema=monitor.schema.json`.",
+    run=lambda: print(json_text(schema(), 2)),
+)

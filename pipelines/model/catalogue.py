@@ -21,7 +21,7 @@ from privstream.pipelines.model.base import (
     no_truth,
     option,
 )
-from privstream.pipelines.model.question import Question, QuestionInfo, Stand
+from privstream.pipelines.model.question import Question, QuestionInfo
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
@@ -29,10 +29,6 @@ IN_WINDOW = "contributions of one person that count in one window, random ones"
 DOMAIN = "public list of items, a file with one on each line: these are counted, and no others"
 PUBLIC = "public list of items beside those that are discovered: they have a row in every window"
 UNIT = "what is protected: all that one person does in the whole run, or one event"
-LISTED = {"domain": Stand("items", "number of items on a public list, if there is one")}
-
-FAR = 2**40
-"""A threshold of a plan, which noise does not meet."""
 
 
 class AboutItems(Question):
@@ -79,7 +75,6 @@ class Counts(AboutItems):
         whole_values=True,
         values_with="max_value",
         why_nothing="no item reached a threshold, so nothing is published",
-        stands=LISTED,
     )
 
 
@@ -105,7 +100,6 @@ class HeavyHitters(AboutItems):
         order=("window_start", "-people", "item"),
         title="trending items",
         why_nothing="no item surely has more people than the threshold, so nothing is published",
-        stands=LISTED,
     )
 
 
@@ -130,7 +124,6 @@ class TopK(AboutItems):
         order=("window_start", "rank"),
         title="largest items",
         why_nothing="no item was found, so nothing is published",
-        stands=LISTED,
     )
 
 
@@ -169,7 +162,6 @@ class Alerts(Question):
         order=("window_start", "rule"),
         title="alerts",
         epilog=ALERT_RULES,
-        stands={"rules": Stand("rules", "number of rules, or the file with them", True, {"at_least": FAR})},
     )
 
 
@@ -199,7 +191,6 @@ class Quantiles(Question):
         user="person, not read with --unit event",
         item="",
         value="number (default: value)",
-        assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
         error_unit="values",
     )
 
@@ -238,7 +229,6 @@ class Cardinality(Question):
         title="people present",
         item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
         items_with=("enter_values", "leave_values"),
-        assumed={"leave_values": ("leave",)},
     )
 
 
@@ -299,7 +289,6 @@ class Histogram(Categories):
         title="events since the start",
         user="",
         item="category",
-        stands={"domain": Stand("categories", "number of categories on the public list", True)},
         error_unit="events",
     )
 
@@ -322,7 +311,6 @@ class Flags(Categories):
         row="CategoryFlag",
         order=("window_start", "-raised", "category"),
         title="flags",
-        assumed={"thresholds": 1},
         chart="flags",
     )
 
@@ -428,10 +416,6 @@ queries, one JSON object on each line, in the order in which they are asked:
 The answer is the number of people who have one of the items. Queries and the domain are public.
 Each person counts with one item, the last one.
 """,
-        stands={
-            "domain": Stand("items", "number of items on the public list", True),
-            "queries": Stand("queries", "number of queries", True, {"items": ("0",)}),
-        },
     )
 
 

@@ -1,4 +1,4 @@
-"""What somebody has given, in layers: a file of defaults, a monitor, options, `--set`. Errors are in their words."""
+"""What somebody has given, in layers: a monitor, options, `--set`. Errors are in their words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from privstream.pipelines.command import CommandError, UsageError, spelled
 from privstream.pipelines.model.base import Place, WrongKeyError
-from privstream.pipelines.model.monitor import FILL_IN, SECTIONS, Monitor
+from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.suggestions import meant
 from privstream.pipelines.yaml_file import CoreLoader, Document, at
@@ -73,9 +73,6 @@ class Given:
     def monitor(self) -> Monitor:
         """Return the monitor; errors are those of the layer with what is wrong."""
         with self.errors():
-            if blank := [place for place, text in texts_of(self.content) if text == FILL_IN]:
-                others = f"; so must {', '.join('.'.join(place) for place in blank[1:])}" if blank[1:] else ""
-                raise WrongKeyError(blank[0], f"must be filled in: {FILL_IN} stands for what only you know{others}")
             if self.single is None:
                 return Monitor.read({"data": {}, "privacy": {}, **self.content}).check()
             ((name, own),) = self.content["questions"].items()

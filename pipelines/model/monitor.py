@@ -41,9 +41,6 @@ LEAST_DELTA = 1e-30
 """Smaller probabilities, unless 0, are lost among the roundings of what is reckoned with them."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-FILL_IN = "FILL_IN"
-"""What `privstream init` writes where it cannot guess."""
-
 TERMINAL = "-"
 WEB = ("https://", "http://")
 ADDRESS = re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+(/[^/?#]+)?|kafka://[^/@?#]+(/[^/?#]+)?")

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from privstream.pipelines.model.base import (
     Columns,
@@ -26,15 +26,6 @@ PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
 METHOD = "method"
 EVENT = "event"
 """The unit of privacy of one event, no matter whose it is."""
-
-
-class Stand(NamedTuple):
-    """An option of a plan that stands for a list that is not known yet."""
-
-    name: str
-    text: str
-    needed: bool = False
-    each: Mapping[str, Any] = {}  # what its objects have beside a name; texts if empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +50,6 @@ class QuestionInfo:
     bounded: bool = False  # whether it is about all of one data set, which has an end
     usual: Mapping[str, Any] = field(default_factory=dict)  # values of a command that hold where nothing is given
     epilog: str = ""  # what stands below the help page, such as the form of a file
-    assumed: Mapping[str, Any] = field(default_factory=dict)  # of plans: options that say nothing about accuracy
-    stands: Mapping[str, Stand] = field(default_factory=dict)  # of plans: by option, what stands for its list
     error_unit: str = "people"  # what the error of a plan counts
     protected: str = "a person over the whole run"  # what the guarantee protects
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty

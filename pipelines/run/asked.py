@@ -136,46 +136,35 @@ class Asked:
         )
 
 
-def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, size: int = 0) -> dict[str, Any]:
-    """Return the arguments of a transform with as many shards for each process, which change no answer.
-
-    There is a shard for each `BYTES_OF_SHARD` of input, of so many bytes, at least.
-    """
-    if "shards" not in info.arguments:
-        return dict(given)
+def shards_for(workers: int, size: int = 0) -> int:
+    """Return the number of shards of a transform: as many for each process, and one for each `BYTES_OF_SHARD`."""
     least = max(LEAST_SHARDS, size // BYTES_OF_SHARD)
-    return {**given, "shards": min(-(-least // workers) * workers, MOST_SHARDS)}
-
-
-def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) -> dict[str, Any]:
-    """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
-    plain: dict[str, Any] = {"mode": "json", "exclude_none": True}
-    own = question.model_dump(**plain, include=set(question.options()))
-    own |= {name: f"a list of {len(own[name]):,}" for name in question.lists if isinstance(own.get(name), list | dict)}
-    if question.info.has_windows:
-        own |= question.windows_in(monitor.windows).model_dump(**plain)
-    own |= {name: found for name in ("user", "item", "time", "value", "where") if (found := getattr(fields, name))}
-    own |= monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
-    return own | ({"value_unit": fields.value_unit} if fields.whole and fields.value else {})
+    return min(-(-least // workers) * workers, MOST_SHARDS)
 
 
 def promise(
-    question: Question,
-    transform: Parameters,
-    parameters: Mapping[str, Any],
-    run_id: str | None,
-    guarantee: PrivacyGuarantee | None = None,
-    dataset: str = "",
+    monitor: Monitor, question: Question, fields: FieldMapping, made: Parameters, run_id: str
 ) -> dict[str, Any]:
-    """Return the guarantee, or what is promised of it, the accuracy and their public parameters."""
-    promised = transform.guarantee if guarantee is None else guarantee
-    spent = {"epsilon": promised.epsilon, "delta": promised.delta}
+    """Return what the guarantee file of a question says, but for its rows.
+
+    Of options what shapes rows, and nothing of places. Lists are not quoted.
+    """
+    guarantee, info, dumped = made.guarantee, question.info, {"mode": "json", "exclude_none": True}
+    given: dict[str, Any] = question.model_dump(**dumped, include=set(question.options()))  # type: ignore[arg-type]
+    given |= {
+        name: f"a list of {len(given[name]):,}" for name in question.lists if isinstance(given.get(name), list | dict)
+    }
+    if info.has_windows:
+        given |= question.windows_in(monitor.windows).model_dump(**dumped)  # type: ignore[arg-type]
+    given |= {name: found for name in ("user", "item", "time", "value", "where") if (found := getattr(fields, name))}
+    given |= monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
+    given |= {"value_unit": fields.value_unit} if fields.whole and fields.value else {}
+    given |= {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "run_id": run_id}
     return {
-        **head_of(f"privstream {question.info.word}", promised, run_id),
-        "parameters": {**parameters, **spent, "run_id": run_id, "dataset": dataset},
-        **({"public": dict(transform.public)} if transform.public else {}),
-        "accuracy": ({METHOD: getattr(transform, METHOD)} if question.info.methods else {})
-        | transform.accuracy.to_dict(),
+        **head_of(f"privstream {info.word}", guarantee, run_id),
+        "parameters": {**given, "dataset": monitor.account.dataset},
+        **({"public": dict(made.public)} if made.public else {}),
+        "accuracy": ({METHOD: getattr(made, METHOD)} if info.methods else {}) | made.accuracy.to_dict(),
     }
 
 

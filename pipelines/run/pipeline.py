@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import importlib
+import marshal
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import ARRIVAL, END
 from privstream.pipelines.model.data import Data
 from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places
-from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
 from privstream.pipelines.run.views_stream import Followed, FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
-from privstream.pipelines.runners.processes import crew, workers_for
+from privstream.pipelines.runners.processes import Tell, crew, workers_for
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
-from privstream.pipelines.sources.fields import AnyFields
+from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.frame_files import save_rows
-from privstream.pipelines.sources.readers import ReadEvents, WatchEvents
+from privstream.pipelines.sources.normalise import is_for
+from privstream.pipelines.sources.readers import ReadEvents, ReadSome, WatchEvents
 from privstream.pipelines.stores import join
 from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
+from privstream.transforms.batches import StepKey
 from privstream.transforms.counters import Counters
+from privstream.transforms.spill import fetch, keep
+from privstream.transforms.stages import PrivateTransform, Shared
+from typing_extensions import override
 
 KAFKA_SECONDS = 0.5
 ROWS_OF_QUERY = "rows of the query.csv"
@@ -60,22 +71,174 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
     return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)
 
 
+LETTERS = "\0dead letters"
+"""What is sent under this name, which no question has, are dead letters."""
+
+AT_ONCE = 1024
+"""So many elements are written together."""
+
+Place = tuple[str, int]
+"""What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
+
+
+def events_for(name: str, events: PCollection[Any], fields: FieldMapping | SharedFields) -> PCollection[Any]:
+    """Return what a question takes of the events that were read."""
+    if not isinstance(fields, SharedFields):
+        return events
+    taken: PCollection[Any] = events | stage_label(name, "Take") >> beam.Filter(is_for, name)
+    return taken
+
+
+SENT: defaultdict[Place, list[bytes]] = defaultdict(list)
+RECEIVED: dict[str, Sequence[bytes]] = {}
+"""What this process has sent, and what it has been sent: references to elements with their times."""
+
+
+def begin(received: Mapping[str, Sequence[bytes]]) -> None:
+    """Forget everything, and receive."""
+    SENT.clear()
+    RECEIVED.clear()
+    RECEIVED.update(received)
+
+
+class SendAway(beam.DoFn):
+    """Sends elements of a name, plain values, to the process that has the shard in their key, or to the command."""
+
+    def __init__(self, name: str, processes: int | None) -> None:
+        self.name, self.processes = name, processes
+
+    @override
+    def start_bundle(self) -> None:
+        self.waiting: defaultdict[int, list[Any]] = defaultdict(list)
+
+    @override
+    def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:
+        to = 0 if self.processes is None else StepKey.from_bytes(element[0]).shard % self.processes
+        self.waiting[to].append((timestamp.micros, tuple(element)))
+        if len(self.waiting[to]) >= AT_ONCE:
+            self._write(to)
+
+    @override
+    def finish_bundle(self) -> None:
+        for to in list(self.waiting):
+            self._write(to)
+
+    def _write(self, to: int) -> None:
+        SENT[self.name, to].append(keep(marshal.dumps(self.waiting.pop(to))))
+
+
+class Receive(beam.PTransform[Any, Any]):
+    """Gives the elements of a type that were sent to this process under a name, at their times."""
+
+    def __init__(self, name: str, kind: Any) -> None:
+        super().__init__()
+        self.name, self.kind = name, kind
+
+    @override
+    def expand(self, pbegin: Any) -> Any:
+        made = beam.FlatMap(_received, self.kind if self.kind is DeadLetter else None)
+        return pbegin | "Names" >> beam.Create([self.name]) | "Open" >> made.with_output_types(self.kind)
+
+
+def _received(name: str, kind: Any) -> Iterator[Any]:
+    for reference in RECEIVED.get(name, ()):
+        for micros, element in marshal.loads(fetch(reference)):
+            yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one process does at a time: a segment of each question, for some parts of files or shards of people."""
+
+    transforms: Mapping[str, PrivateTransform]
+    fields: FieldMapping | SharedFields
+    processes: int
+    letters: bool  # whether dead letters are wanted
+    number: int = 0  # of this process, from 0 on
+    segment: int = 0  # its number; questions that share no such segment are left out
+    parts: Sequence[EventFile] = ()  # what is read in the first segment
+    received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)  # from the segment before, by question
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, pipeline: beam.Pipeline) -> None:
+        """Read, or receive, and send on what a segment of each question gives."""
+        dead, read = [], None
+        if self.segment == 0:
+            read = pipeline | READ >> ReadSome(self.parts, self.fields)
+            dead.append(read.dead_letters)
+        for name, transform in self.transforms.items():
+            following = transform.shared_segments - self.segment - 1
+            if following < 0:
+                continue
+            if read is not None:
+                given = events_for(name, read.events, self.fields)
+            else:
+                before = transform.segments[self.segment - 1]
+                given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
+            segment = transform.of_checked().segment(self.segment, Shared(self.number, self.processes))
+            found = given | stage_label(name, type(transform).__name__) >> segment
+            send = SendAway(name, self.processes if following else None)
+            found.rows | stage_label(name, "SendAway") >> beam.ParDo(send)
+            dead.append(found.dead_letters)
+        if self.letters:
+            together = dead | "DeadLettersOfShare" >> beam.Flatten()
+            together | "SendLettersAway" >> beam.ParDo(SendAway(LETTERS, None))
+
+
+def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
+    """Do a `Share`, as a process of a crew; return what was counted, and references to what was sent."""
+    share: Share = pickler.loads(task)
+    begin(share.received)
+    counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)
+    return counted, dict(SENT)
+
+
+def evenly(parts: Sequence[EventFile], processes: int) -> list[list[EventFile]]:
+    """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
+    shares: list[list[EventFile]] = [[] for _ in range(processes)]
+    sizes = [0] * processes
+    for part in sorted(parts, key=lambda part: part.rows or part.size, reverse=True):
+        least = sizes.index(min(sizes))
+        shares[least].append(part)
+        sizes[least] += part.rows or part.size
+    return shares
+
+
+def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
+    """Let the processes of a crew do all segments of each question that they share; return what they have counted.
+
+    This process receives what these have given. `share` is what all do alike.
+    """
+    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), share.processes)
+    counted: list[Counters] = []
+    here: defaultdict[str, list[bytes]] = defaultdict(list)
+    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
+    for segment in range(max(each.shared_segments for each in share.transforms.values())):
+        each = replace(share, segment=segment, options=given)
+        tasks = [
+            pickler.dumps(replace(each, number=number, parts=parts[number], received=dict(there[number])))
+            for number in range(share.processes)
+        ]
+        there = [defaultdict(list) for _ in range(share.processes)]
+        for found, sent in tell(tasks):
+            counted.append(found)
+            for (name, to), references in sent.items():
+                whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1
+                (here if whole else there[to])[name] += references
+    begin(here)
+    return launch.added(counted)
+
+
 @dataclass(frozen=True)
 class EventPipeline:
-    """Questions as one pipeline.
-
-    Attributes:
-        workers: processes that share the work, where all questions let them.
-        views: what is made of published rows while the run goes on.
-        sent: where rows of these are sent, by name.
-    """
+    """Questions as one pipeline."""
 
     places: Places
     read: Any
     questions: tuple[Asked, ...]
-    workers: int
-    views: Sequence[Followed]
-    sent: Mapping[str, Any]
+    workers: int  # processes that share the work, where all questions let them
+    views: Sequence[Followed]  # what is made of published rows while the run goes on
+    sent: Mapping[str, Any]  # where rows of these are sent, by name
 
     def run(
         self,
@@ -89,8 +252,7 @@ class EventPipeline:
         Args:
             charge: writes the run into the ledger: the last thing before it may start.
             paths: where rows go; None discards them (a dry run).
-            accepted: called as soon as the runner has taken the pipeline, of streaming input: rows are then to
-                come.
+            accepted: called as soon as the runner has taken the pipeline of streaming input.
         """
         unbounded = self.places.unbounded
         processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
@@ -135,15 +297,17 @@ class EventPipeline:
         return WriteWindowFiles(path, row_type, self.places.format, order, destinations=to, option="output")
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
-        """Read once, run the transforms, and write."""
         read = pipeline | READ >> self.read
         dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions, writes, strict=True):
+            events = events_for(asked.name, read.events, self.read.fields)
+            named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
             try:
-                letters, written[asked.name] = self._branch(read.events, asked, write)
+                published = events | named
             except (ValueError, TypeError) as error:
                 raise type(error)(asked.label(str(error))) from None
-            dead.append(letters)
+            written[asked.name] = published.rows | asked.label("Write") >> write
+            dead.append(published.dead_letters)
         for view in self.views:
             table = view.table
             write = self._windows(self.places.rows(view.name), table.written_type, table.order, self.sent[view.name])
@@ -171,13 +335,6 @@ class EventPipeline:
             letters = file or WriteRows(path, DeadLetter, option="dead_letter", owner_only=True)
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
-    def _branch(self, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:
-        """Answer one question about the events that were read; return its dead letters, and what was written."""
-        events = events_for(asked.name, events, self.read.fields)
-        named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
-        published = events | named
-        return published.dead_letters, published.rows | asked.label("Write") >> write
-
 
 def _prepare(options: PipelineOptions) -> None:
     standard = options.view_as(StandardOptions)
@@ -190,10 +347,7 @@ def _prepare(options: PipelineOptions) -> None:
 
 
 def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
-    """Return how many processes may share the work of a run.
-
-    Only those of commands may: in a program of somebody's own they could begin by running all of it again.
-    """
+    """Return how many processes may share the work of a run."""
     if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
         return workers_for(given, sum(file.size for file in read.files))
     if given is not None and workers_for(given, 0) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from privstream.pipelines.command import RunError
 from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.destination import Destination, UnreachableError, Webhook, has_alerts
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
@@ -25,31 +25,26 @@ Named = tuple[str, str]
 """The option or the words that name a path, and the path."""
 
 
-class Places:
-    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders.
+OF_RUN = (("made_by", "command"), ("parameters", "run_id"), ("release",))
+"""What guarantee files of a run have in common each time that it starts."""
 
-    Attributes:
-        folder: what identifies the place: the folder, or the file of a single question.
-        parent: the folder with the files of rows.
-        terminal: whether rows are printed, and nothing is written.
-        format: of files in folders.
-        row_format: of rows; None on a terminal.
-        whole: where the guarantee of all questions of a monitor is.
-    """
+
+class Places:
+    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders."""
 
     def __init__(self, monitor: Monitor) -> None:
         single, self.monitor, self.unbounded = monitor.single, monitor, monitor.data.unbounded
-        self.folder = folder = monitor.output.path
-        self.terminal = folder == TERMINAL
+        self.folder = folder = monitor.output.path  # what identifies the place: the file of a single question, too
+        self.terminal = folder == TERMINAL  # rows are printed, and nothing is written
         if self.terminal and (self.unbounded or not single):
             why = "when the input has no end" if single else "for the rows of all questions"
             raise WrongKeyError(("output", "path"), f"must be given: a folder {why}")
         above = folder.rpartition("/")[0] if scheme_of(folder) else os.path.dirname(folder) or "."
-        self.parent = above if single else folder
-        self.format = monitor.output.format or (DEFAULT_FORMAT if single else "csv")
+        self.parent = above if single else folder  # the folder with the files of rows
+        self.format = monitor.output.format or (DEFAULT_FORMAT if single else "csv")  # of files in folders
         in_file = single and not self.unbounded
         self.row_format = None if self.terminal else folder.rpartition(".")[2].lower() if in_file else self.format
-        self.whole = "" if single else join(folder, GUARANTEE)
+        self.whole = "" if single else join(folder, GUARANTEE)  # the guarantee of all questions of a monitor
 
     def rows(self, name: str) -> str:
         """Return the file of a question or a view; of input without an end, the folder."""
@@ -75,13 +70,12 @@ class Places:
         if self.monitor.views and scheme_of(self.folder) is not None:
             view = next(iter(self.monitor.views))
             raise WrongKeyError(("views", view), "must not be given without an output on this machine")
-        rows = [] if self.terminal else self._written()
-        if rows and self.monitor.single:
+        rows, of_one = [] if self.terminal else self._written(), self.monitor.single and not self.terminal
+        if of_one:
             _checked(check_folder if self.unbounded else output_format, self.folder)
-        if not (self.unbounded or output.overwrite or dry):
-            for what, path in rows:
-                check_new(path, what)
-        if rows and self.monitor.single and not self.unbounded:
+        for what, path in rows if not (self.unbounded or output.overwrite or dry) else ():
+            check_new(path, what)
+        if of_one and not self.unbounded:
             _checked(check_destination, self.folder)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
         if self.unbounded:
@@ -102,7 +96,6 @@ class Places:
             yield from ((name, path) for name, path in files if isinstance(path, str))
 
     def _written(self) -> list[Named]:
-        """Return the files that are written, but for dead letters."""
         monitor = self.monitor
         if monitor.single:
             return [("output", self.folder), ("the guarantee", self.guarantee(""))]
@@ -115,9 +108,8 @@ class Places:
         monitor, letters = self.monitor, self.monitor.output.dead_letter
         if monitor.single and not self.unbounded:
             return
-        each = [self.rows(name) for name in (*monitor.questions, *monitor.views)] if self.unbounded else []
-        each += [letters] if self.unbounded and letters else []
-        for folder in dict.fromkeys([self.folder, *each]):
+        each = [*(self.rows(name) for name in (*monitor.questions, *monitor.views)), *([letters] if letters else [])]
+        for folder in dict.fromkeys([self.folder, *(each if self.unbounded else ())]):
             try:
                 if not monitor.single and not exists(folder):
                     filesystems().mkdirs(folder)
@@ -136,8 +128,8 @@ class Places:
         Privacy: nothing else tells its data apart. Other events with the same noise would show whose they are.
         """
         name = next(iter(self.monitor.questions))
-        found = Promise.read(self.guarantee(name) if self.monitor.single else self.whole)
-        head = None if found is None else found.maybe("ledger", "head")
+        found = Promise.read(self.whole or self.guarantee(name))
+        head = found and found.maybe("ledger", "head")
         line = contents.named[contents.heads.index(head) - 1] if head in contents.heads[1:] else None
         if not isinstance(line, Entry) or line.release != entry.release:
             raise ValueError(
@@ -147,34 +139,24 @@ class Places:
 
     def check_same_views(self, described: Mapping[str, Mapping[str, Any]]) -> None:
         """Refuse views of which files were published as other ones; a run that starts again has the same."""
-        found = Promise.read(self.whole) if described else None
-        before = {} if found is None else found.maybe("views") or {}
+        found = Promise.read(self.whole) or Promise("", {})
         for name, each in described.items():
-            if name in before and before[name].get("view") != json.loads(json.dumps(each["view"])):
+            if found.maybe("views", name, "view") not in (None, json.loads(json.dumps(each["view"]))):
                 rule = f"must be as it was when {self.rows(name)} was begun: take another name"
                 raise WrongKeyError(("views", name), rule)
 
     def check_same_promise(self, name: str, promised: Mapping[str, Any]) -> None:
         """Refuse a folder whose files were published under another promise: a run that starts again has the same."""
-        path, own = self.guarantee(name), json.loads(json.dumps(promised))
-        wrong = f"output must be a folder of this run, but {path}"
-        try:
-            found = Promise.read(path)
-            if found is None or _of_run(own) == _of_run(found.content):
-                return
-            before, given = found.content["parameters"], own["parameters"]
-            differing = [name for name in {**given, **before} if given.get(name) != before.get(name)]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise ValueError(f"{wrong} cannot be read: use a new folder") from None
+        found, own = Promise.read(self.guarantee(name)), Promise("", json.loads(json.dumps(promised)))
+        if found is None or all(found.maybe(*keys) == own.maybe(*keys) for keys in OF_RUN):
+            return
+        keys = {key for each in (own, found) if isinstance(named := each.maybe("parameters"), Mapping) for key in named}
+        differing = sorted(key for key in keys if own.maybe("parameters", key) != found.maybe("parameters", key))
         raise ValueError(
-            f"{wrong} is of another one, which differs in {', '.join(differing) or 'what is read or drawn'}: undo that "
-            "change, or give another run_id and a new folder"
+            f"output must be a folder of this run, but {found.path} is of another one, which differs in "
+            f"{', '.join(differing) or 'what is read or drawn'}: undo that change, or give another run_id and a new "
+            "folder"
         )
-
-
-def _of_run(promised: Mapping[str, Any]) -> list[Any]:
-    """Return what the guarantee files of a run have in common each time that it starts."""
-    return [promised["made_by"]["command"], promised["parameters"]["run_id"], promised["release"]]
 
 
 def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> None:
@@ -204,27 +186,23 @@ def destinations(
         for address in output.send:
             url = address if single else f"{address}/{name}"
             if url.startswith(POSTGRESQL):
-                table = _imported("postgresql").PostgresTable
+                table = loaded("postgresql.PostgresTable")
                 found.append(table(url, run_id, row_type, key, replace=output.overwrite))
             else:
-                topic = _imported("kafka").KafkaTopic
+                topic = loaded("kafka.KafkaTopic")
                 found.append(topic(url, run_id, row_type, key, monitor.data.kafka_settings()))
         if output.notify is not None and has_alerts(row_type):
             folder = places.folder if places.unbounded else places.parent
             found.append(Webhook(output.notify, run_id, row_type, key, folder, name))
         for each in () if dry_run else found:  # the check makes a table that is missing
             each.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
+    except ImportError:
+        rule = "send needs an extra for this address: pip install 'privstream[postgresql]' or 'privstream[kafka]'"
+        raise ValueError(rule) from None
     except (ValueError, OSError) as error:
         text = str(error).replace("--output", "send", 1)
         raise ValueError(text if single else f"{text} (for {name})") from None
     return found
-
-
-def _imported(extra: str) -> Any:
-    try:
-        return importlib.import_module(f"privstream.pipelines.{extra}")
-    except ImportError:
-        raise ValueError(f"--send of this kind needs an extra: pip install 'privstream[{extra}]'") from None
 
 
 def send(to: Sequence[Destination], path: str) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
@@ -40,54 +40,49 @@ TOO_SMALL = "epsilon or delta of privacy must be larger for this number of quest
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
 
-class Sharing(NamedTuple):
-    """A question to be paid for: its name, its share, and what makes its transform for an epsilon and a delta."""
-
-    name: str
-    share: float
-    make: Callable[[float, float], Any]
+Make = Callable[[float, float], Any]
+"""What makes the transform of a question for an epsilon and a delta."""
 
 
 class Paid(NamedTuple):
-    """What a question gets: its own epsilon and delta, the transform that has them, and what it promises alone."""
+    """What a question gets of the budget: its share, its epsilon and delta, and the transform that has them."""
 
     name: str
     share: float
     epsilon: float
     delta: float
     transform: Any
-    guarantee: PrivacyGuarantee
 
 
-class Calibrated(NamedTuple):
-    """All questions with their budgets, and what is promised of all of them together."""
-
-    questions: tuple[Paid, ...]
-    guarantee: PrivacyGuarantee
+Shared = tuple[tuple[Paid, ...], PrivacyGuarantee]
+"""All questions with their budgets, and what is promised of all of them together."""
 
 
-def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibrated:
-    """Share out a budget: the largest scale is sought at which what all questions cost together is within it.
+def calibrate(asked: Mapping[str, tuple[float, Make]], epsilon: float, delta: float) -> Shared:
+    """Share out a budget over questions, each with its share and what makes it.
+
+    The largest scale is sought at which what all questions cost together is within the budget.
 
     Privacy: all questions together are (epsilon, delta)-differentially private (docs/proofs/monitor.md).
     """
     if len(asked) == 1:
-        return _made(asked, [rounded_down(epsilon)], [rounded_down(delta) if delta else 0.0], delta)
-    whole = math.fsum(each.share for each in asked)
-    weights = [each.share / whole for each in asked]
+        return _made(asked, [epsilon], [delta], delta)
+    whole = math.fsum(share for share, _ in asked.values())
+    weights = [share / whole for share, _ in asked.values()]
     deltas = [rounded_down(OF_DELTA * delta * weight) if delta else 0.0 for weight in weights]
-    asked = [each._replace(make=cache(each.make)) for each in asked]  # steps go back to budgets that were tried
+    asked = {name: (share, cache(make)) for name, (share, make) in asked.items()}  # steps go back to what was tried
 
-    def epsilons(scale: float) -> Iterator[float]:
-        for weight, own in zip(weights, deltas, strict=True):
-            shift = scale * math.sqrt(weight)
-            yield rounded_down(GaussianCurve(shift=shift).epsilon(own) if delta else scale * weight)
+    def at(scale: float) -> Shared:
+        shifts = [GaussianCurve(shift=scale * math.sqrt(weight)) for weight in weights]
+        gaussian = (curve.epsilon(own) for curve, own in zip(shifts, deltas, strict=True))
+        parts = gaussian if delta else (scale * weight for weight in weights)
+        return _made(asked, [*map(rounded_down, parts)], deltas, delta)
 
     low, high, scale = 0.0, math.inf, largest_shift(epsilon, delta) if delta else epsilon
-    best: Calibrated | None = None
+    best: Shared | None = None
     for _ in range(TRIES):
-        found = _made(asked, [*epsilons(scale)], deltas, delta)
-        cost = found.guarantee.epsilon
+        found = at(scale)
+        cost = found[1].epsilon
         if cost <= epsilon:
             low, best = scale, found
         else:
@@ -98,54 +93,59 @@ def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibra
         scale = near if low < near < high else (low + high) / 2 if high < math.inf else 2 * scale
     if best is None:
         raise ValueError(TOO_SMALL)
-    return best._replace(guarantee=replace(best.guarantee, epsilon=epsilon)) if delta else best
+    return best[0], replace(best[1], epsilon=epsilon) if delta else best[1]
 
 
-def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[float], delta: float) -> Calibrated:
+def _made(
+    asked: Mapping[str, tuple[float, Make]], epsilons: Sequence[float], deltas: Sequence[float], delta: float
+) -> Shared:
     """Return questions with these budgets; the epsilon of the whole is what they cost at the total delta."""
     paid = []
-    for each, budget, part in zip(asked, epsilons, deltas, strict=True):
+    for (name, (share, make)), budget, part in zip(asked.items(), epsilons, deltas, strict=True):
         try:
-            made = each.make(budget, part)
+            paid.append(Paid(name, share, budget, part, make(budget, part)))
         except ValueError as error:
-            about = re.search(r"\b(epsilon|delta)\b", str(error))
-            share = f" (its share of the budget: epsilon {budget:g}, delta {part:g})" if about else ""
-            raise ValueError(f"{each.name}: {error}{share}") from None
-        paid.append(Paid(each.name, each.share, budget, part, made, made.guarantee))
-    units = {each.guarantee.unit for each in paid}
-    if len(units) > 1:
-        protected = "; ".join(f"{each.name} protects {each.guarantee.unit}" for each in paid)
+            if len(asked) == 1 or not re.search(r"\b(epsilon|delta)\b", str(error)):
+                raise
+            of_share = f"its share of the budget: epsilon {budget:g}, delta {part:g}"
+            raise ValueError(f"{error} ({of_share})") from None
+    own: dict[str, PrivacyGuarantee] = {each.name: each.transform.guarantee for each in paid}
+    if len({each.unit for each in own.values()}) > 1:
+        protected = "; ".join(f"{name} protects {each.unit}" for name, each in own.items())
         raise ValueError(f"questions must protect the same unit: {protected}")
-    if len(paid) == 1:
-        return Calibrated(tuple(paid), paid[0].guarantee)
-    own = [each.guarantee for each in paid]
-    plain = math.fsum(each.epsilon for each in own)
-    cost = plain if math.fsum(each.delta for each in own) <= delta else math.inf
-    curve: PrivacyCurve = PureDp(plain)
-    if delta:
-        joint = joint_curve([each.known_curve for each in own], max(FINEST_GRID, plain / GRID_POINTS))
-        composed = joint.epsilon(delta)  # more than the sum by slack of a large epsilon, or what a grid rounds up
-        curve = PointCurve(at_epsilon=cost, at_delta=delta) if cost < composed else joint
-        cost = min(cost, composed)
-    lasts = {one.horizon for one in own}
+    first, *others = own.values()
+    if not others:
+        return tuple(paid), first
+    cost, curve = _composed([*own.values()], delta)
+    lasts = {each.horizon for each in own.values()}
     shared = next(iter(lasts)) if len(lasts) == 1 else None  # else each question says for how many windows it holds
-    limits = {each.name: [*each.guarantee.limits] for each in paid}
-    if shared is None:
-        limits = {each.name: [*limits[each.name], *each.guarantee.lasting("window")] for each in paid}
-    of_each = [limit for limit in limits[paid[0].name] if all(limit in others for others in limits.values())]
-    of_one = [f"{name}: {limit}" for name, listed in limits.items() for limit in listed if limit not in of_each]
+    said: dict[str, list[str]] = {}
+    for name, each in own.items():
+        for limit in (*each.limits, *(each.lasting("window") if shared is None else ())):
+            said.setdefault(limit, []).append(name)
+    whose = {limit: "Each question" if len(names) == len(own) else ", ".join(names) for limit, names in said.items()}
     whole = replace(
-        own[0],
+        first,
         epsilon=cost,
         delta=delta,
-        limits=tuple(dict.fromkeys([*of_one, *(f"Each question: {limit}" for limit in of_each)])),
-        public=tuple(dict.fromkeys(public for one in own for public in one.public)),
-        caveats=tuple(dict.fromkeys(caveat for one in own for caveat in one.caveats)),
-        proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in own if one.proof)])),
+        limits=tuple(f"{names}: {limit}" for limit, names in whose.items()),
+        public=tuple(dict.fromkeys(public for each in own.values() for public in each.public)),
+        caveats=tuple(dict.fromkeys(caveat for each in own.values() for caveat in each.caveats)),
+        proof="; ".join(dict.fromkeys([PROOF, *(each.proof for each in own.values() if each.proof)])),
         horizon=shared,
         curve=curve,
     )
-    return Calibrated(tuple(paid), whole)
+    return tuple(paid), whole
+
+
+def _composed(own: Sequence[PrivacyGuarantee], delta: float) -> tuple[float, PrivacyCurve]:
+    plain = math.fsum(each.epsilon for each in own)
+    cost = plain if math.fsum(each.delta for each in own) <= delta else math.inf
+    if not delta:
+        return cost, PureDp(plain)
+    joint = joint_curve([each.known_curve for each in own], max(FINEST_GRID, plain / GRID_POINTS))
+    composed = joint.epsilon(delta)  # more than the sum by slack of a large epsilon, or what a grid rounds up
+    return min(cost, composed), PointCurve(at_epsilon=cost, at_delta=delta) if cost < composed else joint
 
 
 def rounded_down(value: float) -> float:
@@ -169,21 +169,14 @@ def about(monitor: Monitor, name: str) -> Iterator[None]:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {text}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The budget of a monitor, shared out.
-
-    Attributes:
-        given: arguments of their transforms, but for the budget and the noise, by name.
-        questions: what each gets, with what its transform promises.
-        guarantee: what is promised of all together.
-    """
+class Plan(NamedTuple):
+    """The budget of a monitor, shared out."""
 
     monitor: Monitor
     fields: Mapping[str, FieldMapping]
-    given: Mapping[str, Mapping[str, Any]]
-    questions: tuple[Paid, ...]
-    guarantee: PrivacyGuarantee
+    given: Mapping[str, Mapping[str, Any]]  # arguments of their transforms, but for the budget and the noise, by name
+    questions: tuple[Paid, ...]  # what each gets, with what its transform promises
+    guarantee: PrivacyGuarantee  # what is promised of all together
 
     @classmethod
     def of(cls, monitor: Monitor, *, unbounded: bool | None = None) -> Self:
@@ -197,17 +190,14 @@ class Plan:
                 given[name] = arguments_of(monitor, name, fields[name])
 
         def make(name: str, epsilon: float, delta: float) -> Any:
-            return planned(monitor.questions[name], given[name], epsilon, delta, unbounded=goes_on)
+            with about(monitor, name):
+                return planned(monitor.questions[name], given[name], epsilon, delta, unbounded=goes_on)
 
-        if monitor.single:
-            (name,) = monitor.questions
-            made = make(name, epsilon, delta)
-            found = Calibrated((Paid(name, 1.0, epsilon, delta, made, made.guarantee),), made.guarantee)
-        else:
-            asked = [Sharing(name, each.share, partial(make, name)) for name, each in monitor.questions.items()]
-            found = calibrate(asked, epsilon, delta)
-            _check_same_people(monitor, found.guarantee)
-        return cls(monitor=monitor, fields=fields, given=given, **found._asdict())
+        asked = {name: (each.share, partial(make, name)) for name, each in monitor.questions.items()}
+        questions, guarantee = calibrate(asked, epsilon, delta)
+        if guarantee.unit.what == "person":
+            _check_same_people(monitor, guarantee)
+        return cls(monitor, fields, given, questions, guarantee)
 
     @property
     def transforms(self) -> dict[str, Any]:
@@ -240,11 +230,8 @@ def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str,
 
 def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:
     """Refuse questions that mean different things by the person whom all protect together."""
-    if guarantee.unit.what != "person":
-        return
-    users = {name: question.user or monitor.data.user for name, question in monitor.questions.items()}
-    first = next(iter(users))
-    for name, user in users.items():
-        if user != users[first]:
-            rule = f"must be {users[first]}, as in {first}, for all questions together protect {guarantee.unit}"
+    (first, same), *others = [(name, each.user or monitor.data.user) for name, each in monitor.questions.items()]
+    for name, user in others:
+        if user != same:
+            rule = f"must be {same}, as in {first}, for all questions together protect {guarantee.unit}"
             raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")

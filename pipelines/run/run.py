@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
-from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.run import report
+from privstream.pipelines.model.question import loaded
+from privstream.pipelines.options import options_of
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.run.asked import (
     Asked,
     check_usable,
     head_of,
-    parameters_of,
     promise,
     row_type_of,
-    shared_evenly,
+    shards_for,
 )
 from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
 from privstream.pipelines.run.places import Places, destinations, send
@@ -34,7 +36,8 @@ from privstream.pipelines.run.views import Table, answer_views, tables_of, views
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
-from privstream.pipelines.show.words import Budget
+from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
+from privstream.pipelines.sinks.destination import SENT
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,
     check_wide,
@@ -45,18 +48,31 @@ from privstream.pipelines.sinks.row_files import (
     write_row_file,
     write_wide,
 )
+from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
-from privstream.pipelines.terminal import is_quiet, say
+from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.parameters import plain
+from rich.console import Console
 
 NOISE = "question"
 """The noise of a question of a monitor is derived from that of the run by this word and its name."""
 
-WITHOUT_ACCOUNT = "must be given, or a key, whose ledger lies beside it; none keeps no account"
-RUN_ID_NEEDED = "must be given when the input has no end: only a name can distinguish such runs"
-NEEDS_ALERTS = "must be given with alerts, or with a view above or below a number"
+HEAD = 5
+"""Rows of each question that a run of several prints."""
+
+OPTION = re.compile(r"--([a-z][a-z-]*)")
+OF_COMMAND = frozenset({option.name for option in options_of(None, ("output", "account"))} | {"workers", "dry_run"})
+"""Options of `privstream run`; what is said of a question names others, which are keys of the file."""
+
+
+def _in_words_of_file(text: str) -> str:
+    return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
+
+
+def _shown(value: Any) -> str:
+    return " and ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Run:
@@ -66,44 +82,41 @@ class Run:
         self.monitor, self.dry_run = monitor, dry_run
         self.budget: Budget | None = None  # once it has been charged
         self.mark: dict[str, Any] = {}  # line and head of the ledger, then
-        data, account = monitor.data, monitor.account
-        if data.unbounded:
-            _check_unbounded(monitor, dry=self.dry_run)
+        data, account, unbounded = monitor.data, monitor.account, monitor.data.unbounded
+        _check(monitor, dry=dry_run)
         self.options = _options(monitor, beam)
-        self.places, self.views = Places(monitor), views_of(monitor)
-        check_name("dataset", account.dataset)
         self.ledger = named_ledger(account.ledger, account.key)
-        if self.ledger is None and account.ledger is None and not monitor.single:
-            raise WrongKeyError(("account", "ledger"), WITHOUT_ACCOUNT)
-        self.plan = plan = Plan.of(monitor)
-        tables = tables_of(monitor, plan.transforms)
+        self.places, self.views = Places(monitor), views_of(monitor)
+        # what is promised
+        self.plan = Plan.of(monitor)
+        tables = tables_of(monitor, self.plan.transforms)
         answers = answer_views(self.views, tables)
-        read = reader(data, shared_fields(plan.fields), self.options, folder)
+        # what is read
+        read = reader(data, shared_fields(self.plan.fields), self.options, folder)
         workers = workers_of(workers, self.options, read)
-        files = () if data.unbounded else read.files
+        files = () if unbounded else read.files
         ledger = None if self.ledger is None else self.ledger.path
-        self.places.check([file.path for file in files], ledger, dry=self.dry_run)
-        size = sum(file.size for file in files)
-        given = {}
-        for paid in plan.questions:
-            question = monitor.questions[paid.name]
-            given[paid.name] = shared_evenly(plan.arguments(paid), question.info, workers, size)
-        self.identity = identify(monitor, given, plan.fields, files)
-        self.label = self.identity.label(account.run_id)
-        self.noise = noise_source(account.key, account.key_variable, self.label)
+        self.places.check([file.path for file in files], ledger, dry=dry_run)
+        # what is drawn
+        given = {paid.name: self.plan.arguments(paid) for paid in self.plan.questions}
+        for name, question in monitor.questions.items():
+            if "shards" in question.info.arguments:  # which change no answer
+                given[name]["shards"] = shards_for(workers, sum(file.size for file in files))
+        self.identity = identify(monitor, given, self.plan.fields, files)
+        self.noise = noise_source(account.key, account.key_variable, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
-        if not self.dry_run:
-            if not data.unbounded:
+        # where it goes
+        if not dry_run:
+            if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
-        self.questions = tuple(self._asked(paid, given[paid.name]) for paid in plan.questions)
+        self.questions = tuple(self._asked(paid, given[paid.name]) for paid in self.plan.questions)
         self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
         if monitor.output.notify and not any([*(each.destinations for each in self.questions), *self.sent.values()]):
-            raise WrongKeyError(("output", "notify"), NEEDS_ALERTS)
-        self.described = {name: self._described(name, table) for name, table in answers.items()}
-        if data.unbounded:
-            self.places.check_same_views(self.described)
-        streamed = followed(self.views, tables, answers) if data.unbounded else ()
+            rule = "must be given with alerts, or with a view above or below a number"
+            raise WrongKeyError(("output", "notify"), rule)
+        self.promised = self._promised(answers)
+        streamed = followed(self.views, tables, answers) if unbounded else ()
         self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
@@ -113,10 +126,7 @@ class Run:
     ) -> Iterator[Self]:
         """Give a run of which everything has been checked that can be before it is charged; in the end its files go.
 
-        Args:
-            beam: options of Beam.
-            workers: processes that share the work; None for as many as the input is worth.
-            dry_run: whether input is read only to say how much of it can be used.
+        Without a number of `workers` the size of the input says how many processes share the work.
         """
         with ExitStack() as kept:
             query = monitor.data.query is not None
@@ -124,20 +134,17 @@ class Run:
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
     def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
-        """Return where rows are sent, if they are."""
         return destinations(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
 
     def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
-        """Return a question with its transform, whose noise is its own, and where its rows go."""
         monitor, places, name = self.monitor, self.places, paid.name
         question, fields = monitor.questions[name], self.plan.fields[name]
         with about(monitor, name):
             own = self.noise if monitor.single else self.noise.derive(NOISE, name)
             transform = question.transform({**given, "noise": own}, unbounded=places.unbounded)
-            if transform.guarantee != paid.guarantee:
+            if transform.guarantee != paid.transform.guarantee:
                 raise ValueError("question must promise in a run what it promises in its plan")
-            parameters = parameters_of(monitor, question, fields)
-            promised = promise(question, transform, parameters, self.run_id, paid.guarantee, monitor.account.dataset)
+            promised = promise(monitor, question, fields, transform, self.run_id)
             if not monitor.single:
                 promised["monitor"] = {"question": name, "guarantee": os.path.basename(places.whole)}
             if places.unbounded:  # the digest has no data in it, only public parameters and places
@@ -157,34 +164,31 @@ class Run:
                 destinations=self._sent(name, row_type, question.info.key),
             )
 
-    def _described(self, name: str, table: Table) -> dict[str, Any]:
-        """Return what the guarantee file of all questions says of a view."""
-        return {
-            "output": os.path.basename(self.places.rows(name)),
-            "view": self.monitor.views[name].given,
-            "questions": sorted(table.questions),
-            "rows": table.row_type.__name__,
-            "order": list(table.order),
-            "columns": list(table.columns),
-        }
-
-    @property
-    def promised(self) -> dict[str, Any]:
-        """What the guarantee file of all questions says, but for their rows."""
+    def _promised(self, answers: Mapping[str, Table]) -> dict[str, Any]:
+        """Return what the guarantee file of all questions says, but for their rows."""
+        monitor, places = self.monitor, self.places
         questions = {
-            each.name: {
-                "question": self.monitor.questions[each.name].info.word,
-                "share": each.share,
-                "epsilon": each.epsilon,
-                "delta": each.delta,
-                "output": os.path.basename(self.places.rows(each.name)),
-            }
-            for each in self.plan.questions
+            name: {"question": each.info.word, "output": os.path.basename(places.rows(name))}
+            for name, each in monitor.questions.items()
         }
+        views = {
+            name: {
+                "output": os.path.basename(places.rows(name)),
+                "view": monitor.views[name].given,
+                "questions": sorted(table.questions),
+                "rows": table.row_type.__name__,
+                "order": list(table.order),
+                "columns": list(table.columns),
+            }
+            for name, table in answers.items()
+        }
+        if places.unbounded:
+            places.check_same_views(views)
         return {
             **head_of("privstream run", self.plan.guarantee, self.run_id),
-            "parameters": {"run_id": self.run_id, "dataset": self.monitor.account.dataset},
+            "parameters": {"run_id": self.run_id, "dataset": monitor.account.dataset},
             "questions": questions,
+            **({"views": views} if views else {}),
         }
 
     def execute(self) -> Counters:
@@ -197,9 +201,7 @@ class Run:
             counted = self.pipeline.run(self.options, self._pay, paths, self._write_guarantees)
         else:
             counted, tables = self._publish_files()
-        nothing = report.tell(self, counted, tables)
-        if nothing is not None:
-            raise NothingUsableError(nothing)
+        self._tell(counted, tables)
         return counted
 
     def _publish_files(self) -> tuple[Counters, Mapping[str, Any]]:
@@ -210,11 +212,9 @@ class Run:
             counted = self.pipeline.run(self.options, self._pay, paths)
             named = [*zip(self.monitor.questions, self.questions, paths, strict=True)]
             for name, each, path in named:
-                answer, counted = each.answer(path, counted)
-                if self.views:
-                    answers[name] = answer
+                answers[name], counted = each.answer(path, counted)
             tables = {} if is_quiet() else {name: read_table(path, each.row_type) for name, each, path in named}
-            self._write_views(answers, folder)
+            tables |= self._write_views(answers, folder) if self.views else {}
             for _, each, path in () if self.places.terminal else named:
                 if wide:
                     write_wide(each.path, each.row_type, read_table(path, each.row_type))
@@ -234,29 +234,71 @@ class Run:
             self.budget = Budget()
             return
         dataset = self.monitor.account.dataset
-        entry = Entry.of(
-            self.plan.guarantee,
-            label=self.label,
-            digest=self.identity.digest,
-            name=self.run_id,
-            dataset=dataset,
-            command=_word(self.monitor),
-            data=self.identity.data,
-            key=self.noise.fingerprint,
-            output=self.places.folder,
-        )
+        drawn = {"label": self.noise.run_id, "key": self.noise.fingerprint, "digest": self.identity.digest}
+        about = {"command": _word(self.monitor), "data": self.identity.data, "output": self.places.folder}
+        entry = Entry.of(self.plan.guarantee, name=self.run_id, dataset=dataset, **drawn, **about)
         try:
             if self.places.unbounded and self.ledger.append(entry, dry=True).repeats:
                 self.places.check_begun(self.ledger.contents(), entry)
             receipt = self.ledger.append(entry, dry=self.dry_run)
-            standing = standing_of(receipt.contents, dataset, entry)
+            standing = next(each for each in receipt.contents.standings(dataset) if each.unit == entry.unit)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
-        assert standing is not None  # of the unit of this run
         limit = None if standing.limit is None else standing.limit.epsilon
         spent = len(standing.costs), standing.epsilon, standing.delta
         self.budget = Budget(dataset, *spent, limit, receipt.repeats, self.dry_run, self.plan.guarantee.unit.what)
         self.mark = {"ledger": {"line": receipt.line, "head": receipt.head}}
+
+    def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> None:
+        """Say what was read and published, with the newest rows by question, what that promises and costs."""
+        monitor, asked, places = self.monitor, self.questions, self.places
+        told = summary(
+            [each.facts(counted, dry_run=self.dry_run) for each in asked],
+            (asked[0].promised if monitor.single else self.promised)["guarantee"],
+            budget=self.budget,
+            path=None if places.terminal else places.folder,
+            dead_letter=monitor.output.dead_letter,
+            dry_run=self.dry_run,
+            views=[view.name for view in self.views],
+        )
+        words = str if monitor.single else _in_words_of_file
+        say(words("\n".join(told.before)))
+        with until_closed() if tables else nullcontext():
+            for name, table in tables.items():
+                gap()
+                sys.stderr.flush()
+                self._show_rows(name, table, counted)
+                sys.stdout.flush()
+            gap()
+        say(words("\n".join(told.after)), LABEL)
+        for each in asked if places.unbounded else ():
+            if each.destinations:
+                to = " and ".join(one.name() for one in each.destinations)
+                say(f"{each.counters(counted).get(SENT, 0):,} rows sent to {to}")
+        if told.nothing is not None:
+            raise NothingUsableError(words(told.nothing))
+
+    def _show_rows(self, name: str, table: Any, counted: Counters) -> None:
+        views = self.promised.get("views", {})
+        of = views[name]["questions"][0] if name in views else name
+        asked = self.questions[[*self.monitor.questions].index(of)]
+        info, record = asked.question.info, asked.facts(counted).record
+        if info.below is not None:
+            rows = [asked.row_type(**row) for row in table.to_pylist()]
+            for shown in loaded(info.below)(rows, Promise("", record), self.monitor):
+                Console().print(shown, soft_wrap=True)
+            return
+        path = None if self.places.terminal else self.places.rows(name)
+        nothing, limit, heading = info.why_nothing or "nothing is published", HEAD, name
+        if name in views:
+            given = views[name]["view"]
+            nothing = "nothing surely rose" if "against" in given else "nothing is published"
+            lengths = {key: window_in_words(given[key]) for key in ("over", "against") if key in given}
+            given = given | {key: text if " " in text else f"1 {text}" for key, text in lengths.items()}
+            heading = f"{name} ({', '.join(f'{key} {_shown(value)}' for key, value in given.items())})"
+        elif self.monitor.single:
+            limit, heading = MOST_ROWS, ""
+        print_rows(table, record, name=heading, path=path, limit=limit, nothing=nothing)
 
     @contextmanager
     def _hidden_folder(self) -> Iterator[str]:
@@ -273,49 +315,52 @@ class Run:
             with suppress(Exception):  # what remains there is not complete, and hidden
                 filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # others delete by a prefix
 
-    def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
-        """Write the views of rows: first all of them into a folder, and then into the output."""
-        if not self.views:
-            return
+    def _write_views(self, answers: Mapping[str, Any], folder: str) -> dict[str, Any]:
+        """Write the views of rows: first all of them into a folder, and then into the output; return their rows."""
         transforms = {name: each.transform for name, each in zip(self.monitor.questions, self.questions, strict=True)}
-        tables = tables_of(self.monitor, transforms, answers)
-        found = answer_views(self.views, tables)
+        found = answer_views(self.views, tables_of(self.monitor, transforms, answers))
+        hidden = {name: self.places.hidden(name, folder) for name in found}
         for name, table in found.items():
-            write_row_file(self.places.hidden(name, folder), table.written_type, table.rows)
-        for view in self.views:
-            if said := view.note(tables | found):
-                say(f"{view.name}: {said}")
-        for name in found:
-            move_file(self.places.hidden(name, folder), self.places.rows(name))
+            write_row_file(hidden[name], table.written_type, table.rows)
+        tables = {name: read_table(hidden[name], table.written_type) for name, table in found.items()}
+        for name, path in hidden.items():
+            move_file(path, self.places.rows(name))
+        return tables
 
     def _write_guarantees(self, counted: Counters | None = None) -> None:
         """Write what each question promises, and last what is promised of all of them together.
 
         Files of rows have been counted, and are complete, of input that has ended.
         """
-        promised = self.promised
         for name, each in zip(self.monitor.questions, self.questions, strict=True):
             rows = {} if counted is None else {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
             write_json(self.places.guarantee(name), {**each.promised, **rows, **self.mark})
-            promised["questions"][name] |= rows
+            self.promised["questions"][name] |= rows
         if self.monitor.single:
             return
-        views = {"views": self.described} if self.described else {}
         if counted is not None:
-            for name, view in self.described.items():
+            for name, view in self.promised.get("views", {}).items():
                 view["sha256"] = fingerprint(self.places.rows(name))
-        write_json(self.places.whole, promised | views | self.mark)
+        write_json(self.places.whole, self.promised | self.mark)
 
 
-def _check_unbounded(monitor: Monitor, *, dry: bool) -> None:
-    """Refuse what cannot be about streaming input."""
+def _check(monitor: Monitor, *, dry: bool) -> None:
+    """Refuse what cannot be about streaming input, and a monitor of which no account is kept by mistake."""
+    account = monitor.account
+    check_name("dataset", account.dataset)
+    if account.ledger is None and account.key is None and not monitor.single:
+        rule = "must be given, or a key, whose ledger lies beside it; none keeps no account"
+        raise WrongKeyError(("account", "ledger"), rule)
+    if not monitor.data.unbounded:
+        return
     for question in monitor.questions.values():
         if question.info.bounded:
             raise WrongKeyError(("data", "input"), f"must have an end: {question.info.word} is about one data set")
     if dry:
         raise ValueError("dry_run must not be given when the input has no end")
     if not monitor.account.run_id:
-        raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
+        rule = "must be given when the input has no end: only a name can distinguish such runs"
+        raise WrongKeyError(("account", "run_id"), rule)
 
 
 def _word(monitor: Monitor) -> str:

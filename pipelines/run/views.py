@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.views.counts import Dropped, ShownCounts, corrected_table, largest, ratios
-from privstream.mechanisms.views.rules import NO_DATA, Watch, states
+from privstream.mechanisms.views.rules import Watch, states
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor, ViewModel
 from privstream.pipelines.model.public_lists import Reading
@@ -72,15 +72,6 @@ class View:
         # keys that name questions and other views, and the names
         self.sources = [("of", self.of)] if model.ratio is None else [("ratio", each) for each in model.ratio]
 
-    def note(self, tables: Mapping[str, Table]) -> str:
-        """Return what must be said of the rows beside them, in words; empty where there is nothing."""
-        rows = tables[self.name].rows
-        if not rows.num_rows:
-            return "no rows: nothing surely rose" if self.kind == "against" else "no rows"
-        if self.model.condition is None or set(rows["state"].to_pylist()) != {NO_DATA}:
-            return ""
-        return f"no data in any window: {self.of} has published no number to compare; an item may be in `public_items`"
-
     def error(self, key: str, message: str) -> WrongKeyError:
         """Return an error about a key."""
         return WrongKeyError(("views", self.name, key), message)
@@ -116,7 +107,7 @@ class View:
         """
         if self.model.condition is not None:
             table = tables[self.of]
-            return self._states(table, [table.steps.bounds_micros(step)], before or Watch())
+            return self._states(table, [table.steps.bounds_micros(step)], Watch(*before or ()))
         found = self.answered(tables)
         start, _ = found.steps.bounds_micros(step)
         return replace(found, rows=found.rows.filter(pc.equal(found.rows["window_start"], start))), None
@@ -144,7 +135,6 @@ class View:
             raise self.error("of" if str(error).startswith("must be counts") else kind, str(error)) from None
 
     def _ratios(self, above: Table, below: Table) -> Table:
-        """Return the counts of each item in one table divided by those in another one."""
         for (_, name), table in zip(self.sources, (above, below), strict=True):
             if not {"item", "noisy"} <= {*table.row_type._fields}:
                 raise self.error("ratio", f"must be of counts, which {name} is not")
@@ -158,7 +148,6 @@ class View:
         return replace(made, questions=above.questions | below.questions)
 
     def _states(self, table: Table, windows: Iterable[tuple[int, int]], watch: Watch) -> tuple[Table, Watch]:
-        """Return whether a number is beyond a threshold, window by window, and how the alert stands after them."""
         condition, item = self.model.condition, self.model.item or ()
         assert condition is not None  # it is a view of an alert
         about = self.model.quantile or (join_item(item) if len(item) > 1 else "".join(item))
@@ -227,11 +216,7 @@ def tables_of(
 
 
 def views_of(monitor: Monitor) -> tuple[View, ...]:
-    """Return the views of a monitor, each behind those that it is made of.
-
-    Raises:
-        WrongKeyError: views are made of each other in a circle, or of a question without windows.
-    """
+    """Return the views of a monitor, each behind those that it is made of; refuse circles."""
     item, views = Reading.of(monitor.data).spelling.item, {}
     for name, model in monitor.views.items():
         spelled = {} if model.item is None else {"item": tuple(map(item, model.item))}

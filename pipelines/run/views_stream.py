@@ -12,7 +12,6 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
-from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.writers import end_of
@@ -83,58 +82,48 @@ def by_window(path: str, name: str, steps: Steps) -> Keyed:
     return on_clock(steps.starting(end_of(path)) - 1, json.dumps([name, path]).encode())
 
 
-Remembered = tuple[Mapping[str, tuple[str, int]], Watch | None]
-"""What a view knows after a window: by path of a file that later windows need the question, and the window after which
-it was published; and how the alert stands."""
-
-
 class Follow(StepFn, state="monitor_view"):
-    """Per view: on the clock of its windows, paths of published files in, rows of the view out."""
+    """Per view: on the clock of its windows, paths of published files in, rows of the view out.
+
+    It knows the files that later windows need, with their question and the window after which they were published, and
+    how an alert stands.
+    """
 
     def __init__(self, followed: Followed) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
         self.chain, self.tables = followed.chain, followed.tables
         given = json.dumps([view.model.given for view in self.chain])
         self.options = hashlib.blake2b(given.encode(), digest_size=16).digest()
-        self.back = {
-            name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
-            for name in self.tables
-        }
-        self._read: dict[str, pa.Table] = {}
+        self.back = max(view.back(self.tables) for view in self.chain)
 
     @override
-    def initial(self, key: bytes) -> Remembered:
-        return {}, None
+    def initial(self, key: bytes) -> list[Any]:
+        return [{}, None]
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Remembered) -> Stepped:
-        files, watch = {**state[0], **{path: (name, step) for name, path in map(json.loads, batches)}}, state[1]
-        self._read = {  # files never change
-            path: self._read[path] if path in self._read else read_plain(path, self.tables[name].row_type)
-            for path, (name, _) in files.items()
-        }
+    def step(self, key: bytes, step: int, batches: list[bytes], state: list[Any]) -> Stepped:
+        files, watch = {**state[0], **{path: [name, step] for name, path in map(json.loads, batches)}}, state[1]
         tables, before = dict[str, Table](), None
         for name, table in self.tables.items():
-            known = [self._read[path] for path, (whose, _) in files.items() if whose == name]
+            known = (read_plain(path, table.row_type) for path, (whose, _) in files.items() if whose == name)
             rows = pa.concat_tables([table.rows, *known])
             steps = self.steps.starting(rows["window_start"].to_numpy())
-            rows = rows.filter(pa.array((step - self.back[name] <= steps) & (steps <= step)))
+            rows = rows.filter(pa.array((step - self.back <= steps) & (steps <= step)))
             tables[name] = replace(table, rows=rows, released=rows)
         for view in self.chain:
             tables[view.name], before = view.follow(tables, step, watch)
         found = tables[self.chain[-1].name]
-        kept = {path: each for path, each in files.items() if each[1] > step - self.back[each[0]]}
-        return Stepped((kept, before), rows_of(found.row_type, found.rows))
+        kept = {path: each for path, each in files.items() if each[1] > step - self.back}
+        return Stepped([kept, before and list(before)], rows_of(found.row_type, found.rows))
 
     @override
-    def snapshot(self, state: Remembered) -> bytes:
+    def snapshot(self, state: list[Any]) -> bytes:
         return json.dumps(state).encode()
 
     @override
-    def restore(self, data: bytes) -> Remembered:
-        files, before = json.loads(data)
-        named = {path: (name, step) for path, (name, step) in files.items()}
-        return named, None if before is None else Watch(*before)
+    def restore(self, data: bytes) -> list[Any]:
+        found: list[Any] = json.loads(data)
+        return found
 
     @override
     def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -27,17 +27,18 @@ from apache_beam.options.pipeline_options import (
 from privstream.pipelines.command import UsageError
 from typing_extensions import override
 
-CHECKPOINT_TIMEOUT_MILLIS = 120_000
-"""A checkpoint that hangs restarts the job after so long; Flink's own default is ten minutes."""
+WITH_CHECKPOINTS: Mapping[str, Any] = {
+    "finish_bundle_before_checkpointing": True,  # without it output of a bundle that is cut short comes too late
+    "externalized_checkpoints_enabled": True,
+    "retain_externalized_checkpoints_on_cancellation": True,
+    "checkpoint_timeout_millis": 120_000,  # a checkpoint that hangs restarts the job; Flink's default: ten minutes
+    "min_pause_between_checkpoints": 1_000,  # without it one may refer to files of the last one that are gone, and hang
+    "operator_chaining": "false",  # chained steps go by other names in a savepoint of another parallelism
+    "max_bundle_time_mills": 100,  # a bundle's end passes the watermark on: Beam's own second adds up over ten steps
+}
+"""What makes checkpoints lose nothing, outlive their job, and fit another parallelism; and short bundles."""
 
-CHECKPOINT_PAUSE_MILLIS = 1_000
-"""Without a pause a checkpoint may overtake the notice that the last one is complete, refer to files that are gone
-("Attempt to reference unknown state" in the job manager's log), and hang.
-"""
-
-BUNDLE_MILLIS = 100
-"""A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
-
+FLAGS = tuple(name for name, value in WITH_CHECKPOINTS.items() if value is True)
 NUMBERS = (
     "checkpointing_interval",
     "checkpoint_timeout_millis",
@@ -46,12 +47,6 @@ NUMBERS = (
     "max_bundle_size",
     "max_bundle_time_mills",
 )
-LASTING = (
-    "finish_bundle_before_checkpointing",
-    "externalized_checkpoints_enabled",
-    "retain_externalized_checkpoints_on_cancellation",
-)
-"""Flags that are on with checkpoints: without the first one events are lost as late."""
 
 
 class FlinkJobOptions(PipelineOptions):
@@ -62,29 +57,10 @@ class FlinkJobOptions(PipelineOptions):
     def _add_argparse_args(cls, parser: Any) -> None:
         for name in NUMBERS:
             parser.add_argument(f"--{name}", type=int)
-        for name in (*LASTING, "allow_non_restored_state"):
+        for name in (*FLAGS, "allow_non_restored_state"):
             parser.add_argument(f"--{name}", default=False, action="store_true")
         parser.add_argument("--operator_chaining", choices=["true", "false"])
         parser.add_argument("--savepoint_path")
-
-
-def prepare_for_checkpoints(options: PipelineOptions) -> None:
-    """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism, and short bundles.
-
-    Otherwise a bundle that a checkpoint cuts short keeps its output back while the watermark goes on, so that events
-    become late; and steps that Flink chains go by other names in a savepoint of another parallelism.
-    """
-    flink = options.view_as(FlinkJobOptions)
-    if flink.checkpointing_interval is None:
-        return
-    for name in LASTING:
-        setattr(flink, name, True)
-    flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
-    flink.operator_chaining = flink.operator_chaining or "false"
-    if flink.min_pause_between_checkpoints is None:
-        flink.min_pause_between_checkpoints = CHECKPOINT_PAUSE_MILLIS
-    if flink.max_bundle_time_mills is None:
-        flink.max_bundle_time_mills = BUNDLE_MILLIS
 
 
 LOCAL_MASTERS = ("[local]", "[auto]")
@@ -95,24 +71,28 @@ FLINK = "1.19"
 """The release of Flink that is taken if none is named: the one that deployments and tests have."""
 
 
-def choose_flink(options: PipelineOptions, arguments: Sequence[str]) -> None:
-    """Name the release of Flink, unless an argument does: Beam takes its newest, on which nothing here is tested."""
-    if _on_flink(options) and not any(each.partition("=")[0] == "--flink_version" for each in arguments):
-        options.view_as(FlinkRunnerOptions).flink_version = FLINK
+def prepare_flink(options: PipelineOptions, arguments: Sequence[str]) -> None:
+    """Set what nobody has said of checkpoints and of the release: Beam takes its newest, which nothing here tests."""
+    given = options.view_as(FlinkJobOptions)
+    for name, value in WITH_CHECKPOINTS.items() if given.checkpointing_interval is not None else ():
+        if getattr(given, name) is None or getattr(given, name) is False:
+            setattr(given, name, value)
+    if _on_flink(options):
+        if not any(each.partition("=")[0] == "--flink_version" for each in arguments):
+            options.view_as(FlinkRunnerOptions).flink_version = FLINK
+        check_flink(options)
 
 
 def check_flink(options: PipelineOptions) -> None:
     """Check Java, the job server's jar, and that a cluster of the right version answers; say how to get them."""
-    if not _on_flink(options):
-        return
     flink, home = options.view_as(FlinkRunnerOptions), os.environ.get("JAVA_HOME")
     jar, master, version = flink.flink_job_server_jar, flink.flink_master, flink.flink_version
     if shutil.which("java") is None:
         where = f"; JAVA_HOME is {home}, put its bin folder on the PATH" if home else ""
         raise UsageError(f"Java must be installed to submit to Flink: install a Java runtime, 11 or 17{where}")
     if jar is not None and not urlsplit(jar).scheme and not Path(jar).is_file():
-        where = "deploy/get_flink_job_server.sh prints the path of one"
-        raise UsageError(f"flink_job_server_jar must be a file, got {jar}; {where}")
+        rule = f"must be a file, got {jar}; deploy/get_flink_job_server.sh prints the path of one"
+        raise UsageError(f"flink_job_server_jar {rule}")
     if not on_cluster(options):
         return
     try:

@@ -42,15 +42,9 @@ from apache_beam.utils import thread_pool_executor
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
-from privstream.pipelines.runners.flink import (
-    FlinkJobOptions,
-    check_flink,
-    choose_flink,
-    prepare_for_checkpoints,
-    submitted_job,
-)
+from privstream.pipelines.runners.flink import FlinkJobOptions, prepare_flink, submitted_job
 from privstream.pipelines.stores import reach_stores
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import printable
 from privstream.transforms.counters import Counters
 from privstream.transforms.reading import elements
 from privstream.transforms.spill import spilled
@@ -67,13 +61,9 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
     @classmethod
     @override
     def start(
-        cls,
-        use_process: bool = False,
-        port: int = 0,
-        state_cache_size: int = 0,
-        data_buffer_time_limit_ms: int = -1,
-        container_executable: str | None = None,
-    ) -> tuple[str, grpc.Server]:
+        cls, use_process: bool = False, port: int = 0, state_cache_size: int = 0,
+        data_buffer_time_limit_ms: int = -1, container_executable: str | None = None,
+    ) -> tuple[str, grpc.Server]:  # fmt: skip
         server = grpc.server(thread_pool_executor.shared_unbounded_instance(), options=PINGS)
         bound = server.add_insecure_port(f"{HOST}:{port}")
         pool = cls(use_process, container_executable, state_cache_size, data_buffer_time_limit_ms)
@@ -104,9 +94,7 @@ def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
 
 LOCAL_RUNNER = "FnApiRunner"
 SWITCHES = ("directrunner", "switchingdirectrunner")
-"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
-
-BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
+"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one: this one is taken."""
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
@@ -120,15 +108,12 @@ def choose_local_runner(options: PipelineOptions) -> None:
     opens = "opens a port on every interface without a password"
     mode, threads = direct.direct_running_mode, direct.direct_num_workers
     if standard.runner is None or name in SWITCHES:
-        if standard.runner is not None:
-            say(f"{standard.runner} would choose a runner: taking {LOCAL_RUNNER}")
         standard.runner = LOCAL_RUNNER
     wrong = ""
     if name == "bundlebaseddirectrunner":
         wrong = "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
     elif mode != "in_memory":
-        ports = f"the others {opens.replace('opens a port', 'open ports')}"
-        wrong = f"direct_running_mode must be in_memory: {ports}, and charge people wrongly, got {mode}"
+        wrong = f"direct_running_mode must be in_memory: another one {opens}, and charges people wrongly, got {mode}"
     elif threads != 1:
         wrong = f"direct_num_workers must be 1: several workers in one process read outdated state, got {threads}"
     elif options.view_as(PortableOptions).job_endpoint == "embed":
@@ -136,7 +121,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
     elif options.view_as(FlinkRunnerOptions).flink_submit_uber_jar:
         wrong = f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar"
     elif name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
-        wrong = f"prism_location must be a file, got {prism}; {BUILD_PRISM}"
+        wrong = f"prism_location must be a file, got {prism}; deploy/get_prism.sh builds one with Go"
     if wrong:
         raise UsageError(wrong)
 
@@ -157,11 +142,7 @@ OUT_OF_MEMORY = (
 
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
-    """Return Beam's options, with a runner that is named.
-
-    Raises:
-        UsageError: an option that neither this command nor Beam knows, or a way to run that gives wrong results.
-    """
+    """Return Beam's options, with a runner that is named; refuse unknown ones, and what gives wrong results."""
     known = _BeamArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
     for group in PipelineOptions.__subclasses__():
         if group is FlinkJobOptions or group.__module__.startswith("apache_beam."):
@@ -178,15 +159,13 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except ValueError as error:
         raise UsageError(str(error)) from None
     choose_local_runner(options)
-    choose_flink(options, arguments)
     name = options.view_as(StandardOptions).runner
     try:
         create_runner(name)
     except (ValueError, TypeError, ImportError, AttributeError):
         rule = "must be a runner that Beam knows and that is installed, such as FnApiRunner, PrismRunner or FlinkRunner"
         raise UsageError(f"--runner {rule}, got {name}") from None
-    prepare_for_checkpoints(options)
-    check_flink(options)
+    prepare_flink(options, arguments)
     return options
 
 
@@ -199,17 +178,13 @@ def run(
 ) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
+    A `RunError` has no words of the runner; at Ctrl-C a job on a Flink cluster has been cancelled.
+
     Args:
-        options: Beam's options.
-        build: adds the transforms.
         ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
             Flink, is then cancelled, and has no counters.
         accepted: called once the runner has taken the pipeline.
         first: is done once the pipeline is built, before it runs; its counters are added.
-
-    Raises:
-        RunError: the run failed; the message is that of the error, without the runner's own words.
-        KeyboardInterrupt: Ctrl-C; a job on a Flink cluster has been cancelled.
     """
     runner = options.view_as(StandardOptions).runner
     counters: Counters = {}
@@ -304,7 +279,6 @@ def _cancel_after(result: Any, ends: Sequence[str]) -> None:
 
 
 def _tell(shown: Progress, line: str) -> None:
-    """Print a line while the clock runs."""
     shown.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 

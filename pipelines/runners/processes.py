@@ -98,7 +98,7 @@ def _started(paths: Sequence[str], folder: str, perform: Callable[[Any], Any]) -
     method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
+        context.set_forkserver_preload(["privstream.pipelines.run.pipeline"])  # processes are copies of it
     processes, pipes = [], []
     try:
         with _quiet():

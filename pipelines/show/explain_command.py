@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -13,7 +15,6 @@ from typing import Any
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.mechanisms.views.counts import AS_IS
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.model.question import loaded
@@ -134,6 +135,19 @@ def regime_in_words(dropped: Mapping[str, float | None] | None) -> str:
     elif (dropped["share"] or 0.0) <= AS_IS:
         how = "numbers are as they are, and intervals allow for it"
     return f"Limits drop {words.dropped_in_words(dropped)} of all contributions: {how}."
+
+
+def described(docstring: str, title: str = "Attributes") -> dict[str, str]:
+    """Return what a section of a docstring says of each name that it lists, for readers of files.
+
+    Several may share a line.
+    """
+    section = inspect.cleandoc(docstring).partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+    found: dict[str, str] = {}
+    for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
+        said = re.sub(r"(^|[.:] )None\b", r"\1Empty", " ".join(text.split()))
+        found |= dict.fromkeys(names.split(", "), re.sub(r"\bNone\b", "empty", said))
+    return found
 
 
 COMMAND = Command(

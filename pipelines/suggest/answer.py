@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
-from privstream.pipelines.commands.plan import rounded_up
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.promise import Promise
 from privstream.transforms.row_types import LimitShare
@@ -30,6 +30,12 @@ FOUND = (
     "For epsilon {epsilon:g} and delta {delta:g}, the limit that keeps most in relation to noise, of those that, "
     "as far as can be seen, drop at most {most:.0%}:"
 )
+
+
+def rounded_up(value: float) -> float:
+    """Return a number > 0 with three digits that is not smaller."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
 
 
 def below(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) -> Iterator[Any]:

@@ -97,14 +97,11 @@ def spend(dataset: str | None, epsilon: str) -> int:
     return cli.main([*RUN.split(), "--input", "a.jsonl", "--overwrite", "--epsilon", epsilon, *named])
 
 
-def test_e3_fit_takes_the_data_set_of_runs_and_names_a_folder(capsys) -> None:
+def test_e3_fit_takes_the_data_set_of_runs(capsys) -> None:
     assert spend(None, "1") == 0
     capsys.readouterr()
     assert cli.main(["budget", "fit", "--key", "key", "--epsilon", "1", "--limit", "3,1e-5"]) == 0
     assert "2 runs fit" in capsys.readouterr().out
-    Path("folder").mkdir()
-    assert cli.main(["budget", "fit", "--limit", "3,1e-5", "--like", "folder"]) == 2
-    assert "--like must be the guarantee file of a run, got the folder folder" in capsys.readouterr().err
 
 
 def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:

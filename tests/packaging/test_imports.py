@@ -170,7 +170,7 @@ def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
 @pytest.mark.slow
 def test_no_plan_needs_beam(tmp_path: Path) -> None:
     write_folder(tmp_path)
-    plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
+    plans = [f"plan {word} {example}" for word, example in EXAMPLES.items()]
     loaded = loaded_by_each(tmp_path, *plans)
     for plan, found in zip(plans, loaded, strict=True):
         assert found <= {"pyarrow", "scipy"}, plan

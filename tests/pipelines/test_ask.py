@@ -126,7 +126,7 @@ def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path:
         ({"user": "Who"}, "user must name a field of the frame"),
         ({"output": "-"}, "output must be a file, or None"),
         ({"run_id": "a\0b"}, "run_id must be valid UTF-8 text"),
-        ({"user_field": "who"}, "counts has no option `user_field`; did you mean `user`?"),
+        ({"users": "who"}, "counts has no option `users`; did you mean `user`?"),
         ({"watch": 1}, "counts has no option `watch` for frames"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

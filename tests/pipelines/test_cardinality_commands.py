@@ -75,7 +75,8 @@ def error(capsys: pytest.CaptureFixture[str], *options: str) -> int:
 
 
 def test_plan_knows_methods_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
-    windows, updates = ("--windows", "1000"), ("--windows", "1000", "--max_updates", "100000")
+    windows = ("--window", "1", "--start", "0", "--end", "1000", "--timeout", "1")
+    updates = (*windows, "--max_updates", "100000")
     sparse = error(capsys, *updates, "--method", "sparse_counter")
     assert sparse == SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse").error(1000)
     assert sparse < error(capsys, *windows, "--method", "sparse_counter")

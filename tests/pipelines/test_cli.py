@@ -35,7 +35,8 @@ def test_the_installed_command_starts_and_lists_all_commands_without_loading_bea
 
 
 def test_a_reader_of_a_table_that_has_gone_is_not_called_an_interruption():
-    line = [ENTRY, "plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--windows", "2", "--max_contributions", "2"]
+    line = [ENTRY, "plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "2"]
+    line += ["--window", "1", "--start", "0", "--end", "2"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
         assert ran.stdout is not None and ran.stderr is not None
         ran.stdout.close()
@@ -83,13 +84,6 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
 def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         launch.parse_beam_options(arguments)
-
-
-@pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "apache_beam.runners.SwitchingDirectRunner"])
-def test_no_switch_chooses_a_runner_silently(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = launch.parse_beam_options(["--runner", name])
-    assert f"{name} would choose a runner: taking FnApiRunner" in capsys.readouterr().err
-    assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
 
 
 class LookUp(beam.DoFn):

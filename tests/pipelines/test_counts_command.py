@@ -156,7 +156,8 @@ def test_windows_that_are_none_of_a_calendar(shop, tmp_path, days, rule, capsys)
 
 def test_a_plan_of_months(capsys: pytest.CaptureFixture[str]) -> None:
     of_months, of_days = (
-        plan(capsys, "--window", window, "--windows", "12", "--epsilon", "1", *LIMITED) for window in ("1month", "30d")
+        plan(capsys, "--window", window, "--start", "2026-01-01", "--end", end, "--epsilon", "1", *LIMITED)
+        for window, end in (("1month", "2027-01-01"), ("30d", "2026-12-27"))
     )
     assert of_months["budgets"][0]["accuracy"] == of_days["budgets"][0]["accuracy"]
 
@@ -167,11 +168,11 @@ def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     return found
 
 
-def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_about_the_last_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "20", "--window", "1d"]
     spans = {"7d": 7, "start": "start", "1d": "window"}
     for over, span in spans.items():
-        length = ["--windows", "30"]
+        length = ["--start", "2026-01-01", "--end", "2026-01-31"]
         (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
         mechanism = (KeyedCounts if over == "start" else FoundKeys)(
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
@@ -180,8 +181,9 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
         answer = budget["accuracy"]
         assert answer["stddev"] == mechanism.stddev(30)
         assert answer["threshold"] == mechanism.threshold(30)
-    listed_events = ["--epsilon", "1", "--unit", "event", "--items", "9", "--max_value", "50", "--windows", "2"]
-    (listed,) = plan(capsys, *listed_events)["budgets"]
+    (tmp_path / "list").write_text("\n".join("abcdefghi"))
+    asked = f"--epsilon 1 --unit event --domain {tmp_path}/list --max_value 50 --window 1 --start 0 --end 2"
+    (listed,) = plan(capsys, *asked.split())["budgets"]
     answer = listed["accuracy"]
     assert answer["threshold"] is None and answer["sum_stddev"] > 10 * answer["stddev"] and answer["margin"] >= 1
     assert listed["guarantee"]["unit"] == "one event"

@@ -51,7 +51,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
     promise = json.loads((tmp_path / "csv.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["parameters"]["quantiles"] == [0.1, 0.5, 0.9]
-    planned = ["--windows", str(WINDOWS), "--max_contributions", "8", "--quantiles", "0.1,0.5,0.9", "--json"]
+    planned = [*RUN[:6], *LATENCY[:-2], "--max_contributions", "8", "--json"]
     assert cli.main(["plan", "quantiles", "--epsilon", "2", "--delta", "1e-6", *planned]) == 0
     (budget,) = json.loads(capsys.readouterr().out)["budgets"]
     assert budget["accuracy"] == promise["accuracy"]
@@ -76,6 +76,18 @@ def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr().err
     assert "1 malformed" in told
     assert "one event" in told
+
+
+def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*RUN[:6], "--low", "1", "--high", "2", "--delta", "1e-6", "--max_contributions", "5"]
+    asked += ["--resolution", "100"]
+    assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["budgets"][0]["epsilon"]
+    errors = []
+    for epsilon in (found, found * 0.97):
+        assert cli.main(["plan", "quantiles", *asked, "--epsilon", str(epsilon), "--json"]) == 0
+        errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]["rank_error"])
+    assert errors[0] <= 100 < errors[1]
 
 
 def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:

@@ -120,19 +120,16 @@ def test_the_data_set_must_have_an_end(country, tmp_path, capsys):
 
 
 class TestPlan:
-    GIVEN = ("--records", "1000000", "--items", "100", "--queries", "500")
+    SIZE = ("--records", "1000000", "--planned", "500", "--epsilon", "1")
 
-    def plan(self, capsys, *options):
-        assert cli.main(["plan", "queries", *self.GIVEN, *options, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+    def accuracy(self, capsys, country, *options):
+        files = ["--domain", country["domain"], "--queries", country["queries"]]
+        assert cli.main(["plan", "queries", *files, *self.SIZE, *options, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]
 
-    def accuracy(self, capsys, *options):
-        found = self.plan(capsys, "--epsilon", "1", *options)["budgets"][0]
-        return found["accuracy"]
-
-    def test_says_what_the_mechanism_says(self, capsys):
-        made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2)
-        found = self.accuracy(capsys, "--alpha", "0.2")
+    def test_says_what_the_mechanism_says(self, capsys, country):
+        made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=len(DOMAIN), records=10**6, alpha=0.2)
+        found = self.accuracy(capsys, country, "--alpha", "0.2")
         assert found["error_bound"] == made.accuracy(500, 0.05)
         assert found["records_needed"] == made.records_needed(500, 0.05) > 1
         assert found["max_measurements"] == made.max_updates
@@ -140,10 +137,8 @@ class TestPlan:
     def test_a_run_without_an_alpha_promises_what_the_plan_does(self, capsys, country, tmp_path):
         output = tmp_path / "answers.jsonl"
         files = ["--input", country["events.parquet"], "--output", str(output), "--queries", country["queries"]]
-        size = ["--records", "1000000", "--domain", country["domain"]]
-        assert cli.main(["queries", *files, *size, "--epsilon", "1"]) == 0
+        assert cli.main(["queries", *files, *self.SIZE, "--domain", country["domain"]]) == 0
         capsys.readouterr()
         known = json.loads(Path(f"{output}.guarantee.json").read_text())["accuracy"]
-        planned = ["--items", str(len(DOMAIN)), "--queries", str(NUMBER)]
-        assert known == self.accuracy(capsys, *planned)
-        assert known["error_bound"] <= self.accuracy(capsys, *planned, "--alpha", "0.2")["error_bound"]
+        assert known == self.accuracy(capsys, country)
+        assert known["error_bound"] <= self.accuracy(capsys, country, "--alpha", "0.2")["error_bound"]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, shift_of
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
-from privstream.pipelines.accounts.entries import Cost, Entry, Limit
-from privstream.pipelines.accounts.spending import SHARES, Filter, Standing, check_limit, standings
+from privstream.pipelines.accounts.entries import SHARES, Cost, Entry, Filter, Limit, Standing, check_limit, standings
 from privstream.transforms.timing.steps import Steps
 from scipy import stats
 

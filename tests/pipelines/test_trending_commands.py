@@ -81,17 +81,20 @@ def test_pictures_and_reports_are_made(name, folder):
     [
         ("heavy-hitters --delta 1e-6 --max_contributions 20", {"detection_threshold", "stddev"}),
         ("heavy-hitters --method clock --delta 1e-6 --max_hits 3", {"threshold"}),
-        ("top-k --items 50 --max_contributions 20", {"stddev"}),
-        ("top-k --items 50 --method gaps --max_per_window 2", {"selection_error", "stddev"}),
-        ("alerts --rules 3", {"stddev"}),
+        ("top-k --domain list --max_contributions 20", {"stddev"}),
+        ("top-k --domain list --method gaps --max_per_window 2", {"selection_error", "stddev"}),
+        ("alerts --rules rules", {"stddev"}),
         (
-            "alerts --rules 3 --method sparse_vector --delta 1e-6 --min_alerts 5",
+            "alerts --rules rules --method sparse_vector --delta 1e-6 --min_alerts 5",
             {"start_margin", "min_alerts", "max_alerts"},
         ),
     ],
 )
-def test_plans_say_what_runs_promise(line, numbers, capsys):
-    assert cli.main(f"plan {line} --epsilon 1 --windows 24 --json".split()) == 0
+def test_plans_say_what_runs_promise(line, numbers, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("list").write_text("".join(f"{number}\n" for number in range(50)))
+    Path("rules").write_text("".join(f'{{"name": "{number}", "at_least": 9}}\n' for number in range(3)))
+    assert cli.main(f"plan {line} --epsilon 1 --window 1 --start 0 --end 24 --json".split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert all(f"'{number}'" in str(found) for number in numbers)
 

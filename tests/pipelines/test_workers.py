@@ -18,8 +18,7 @@ from crew_tasks import square
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
-from privstream.pipelines.model.catalogue import question
-from privstream.pipelines.run.asked import shared_evenly
+from privstream.pipelines.run.asked import shards_for
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, crew, workers_for
 from privstream.transforms.spill import SMALLEST, fetch
@@ -141,11 +140,8 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
-    """Where a question has shards; they change no answer."""
-    counts = question("counts")
-    assert [shared_evenly({}, counts, workers)["shards"] for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
-    assert [shared_evenly({}, counts, workers, 7 << 30)["shards"] for workers in (1, 2)] == [7, 8]
-    assert shared_evenly({"universe": 8}, question("ranges"), 3) == {"universe": 8}
+    assert [shards_for(workers) for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
+    assert [shards_for(workers, 7 << 30) for workers in (1, 2)] == [7, 8]
 
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,24 +161,6 @@ def test_who_fails_or_is_killed_ends_all(task: str, said: str) -> None:
     with pytest.raises(RunError, match=said), crew(2, square) as tell:
         tell(["wait", task])
     assert time.monotonic() - began < 30
-
-
-@pytest.mark.slow
-def test_the_folder_for_temporary_files_may_have_any_name(shop, temporary, tmp_path):
-    """The name of a socket in it has at most 107 bytes: where it would have more, processes are started without one."""
-    folder = temporary / ("t" * (processes.LONGEST - len(str(temporary))))
-    folder.mkdir()
-    command = f"{QUESTIONS['counts']} --input {shop}/in --ledger none --workers 2 --output rows.csv"
-    done = subprocess.run(
-        [*PRIVSTREAM, *command.split()],
-        env=os.environ | {"TMPDIR": str(folder)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "rows.csv").exists() and list(folder.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
 from privstream.pipelines import cli
 from privstream.pipelines.options import add_options
-from privstream.pipelines.runners import launch
+from privstream.pipelines.runners import flink, launch
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -17,7 +17,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 
 def test_the_launchers_command_is_one_that_privstream_takes(monkeypatch):
     """Unknown options are refused by both parsers."""
-    monkeypatch.setattr(launch, "check_flink", lambda options: None)  # there is no cluster here
+    monkeypatch.setattr(flink, "check_flink", lambda options: None)  # there is no cluster here
     command = COMPOSE["services"]["launcher"]["command"]
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     asked = cli.load(cli.COMMANDS[command[0]][0])

@@ -95,7 +95,7 @@ def test_missing_java(monkeypatch):
 
 def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_parallelism():
     given = parse_beam_options(["--checkpointing_interval=5000", "--savepoint_path=/there"]).view_as(FlinkJobOptions)
-    assert all(getattr(given, name) for name in flink_check.LASTING)
+    assert all(getattr(given, name) for name in flink_check.FLAGS)
     assert given.operator_chaining == "false" and given.savepoint_path == "/there"
     assert (given.checkpointing_interval, given.checkpoint_timeout_millis) == (5000, 120_000)
     assert (given.min_pause_between_checkpoints, given.max_bundle_time_mills) == (1000, 100)
