@@ -10,7 +10,6 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from privstream.pipelines.sinks.row_files import (
-    ALIKE,
     COMPLETE,
     check_destination,
     output_format,
@@ -22,7 +21,6 @@ from privstream.pipelines.sinks.row_files import (
     write_rows,
 )
 from privstream.transforms.batches import from_stream, to_stream
-from privstream.transforms.reading.domain import number_alike
 from typing_extensions import override
 
 MOST_TOGETHER = 1000
@@ -84,14 +82,11 @@ def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
 def _write(
     impulse: bytes, parts: Iterable[Any], *, path: str, row_type: Any, order: tuple[str, ...], owner_only: bool
 ) -> None:
-    """Write the file; count that it is complete, and which of its names look like others."""
-    item = shape_of(row_type).item
-    if order or item is not None:
+    """Write the file; count that it is complete."""
+    if order or shape_of(row_type).item is not None:
         found = [from_stream(data) for _, data in sorted(parts)]
         table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
         write_row_file(path, row_type, sort_table(table, order), owner_only=owner_only)
-        names = [] if item is None else table[item].unique().to_pylist()
-        Metrics.counter("privstream", ALIKE).inc(number_alike(names))
     else:
         with whole_file(path, owner_only=owner_only) as stream:
             tables = (pa.ipc.open_stream(data).read_all() for _, data in parts)
