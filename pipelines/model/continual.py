@@ -71,7 +71,6 @@ class Flags(Categories):
         title="flags",
         published="flags_published",
         assumed={"thresholds": 1},
-        chart="flags",
     )
 
 

@@ -57,12 +57,8 @@ class QuestionInfo:
     assumed: Mapping[str, Any] = field(default_factory=dict)  # of plans: options that say nothing about accuracy
     stands: Mapping[str, Stand] = field(default_factory=dict)  # of plans: by option, what stands for its list
     error_unit: str = "people"  # what the error of a plan counts
-    chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
     description: str = ""  # the question in sentences: the docstring of its model
     methods: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "chart", self.chart or self.word)
 
     @property
     def name(self) -> str:

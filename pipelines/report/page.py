@@ -13,11 +13,10 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
-from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
-from privstream.pipelines.show.charts import NO_DATA, joined, points_of
+from privstream.pipelines.show.charts import NO_DATA, episodes
 from privstream.pipelines.show.explain_command import explanation
 from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
 from privstream.pipelines.terminal import printable
@@ -113,9 +112,8 @@ def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
 
     Privacy: post-processing of rows.
     """
-    what = result.title or QUESTIONS[words.word_of(result.promise.content)].title
     if not result.table.num_rows:
-        return f"No {what} were published{result.nothing and f': {result.nothing}'}. That is not a picture of zeros."
+        return f"No {result.title} were published{result.nothing and f': {result.nothing}'}. That is not a picture of zeros."
     if listed:
         return f"Newest of {len(listed):,}: {listed[0]}."
     columns, when = shown.columns, f", {shown.newest}" if shown.windows else ""
@@ -136,8 +134,7 @@ def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
 
 def _episodes(result: Result) -> list[str]:
     """Return in words when alerts, flags and reports began and ended, the newest first."""
-    points = [point for point in points_of(result.chart_name, result.table, "") if point.state]
-    found = sorted(joined(points), key=lambda one: (-one.end, one.start, one.name))
+    found = sorted(episodes(result.table), key=lambda one: (-one.end, one.start, one.name))
     clocks = result.promise.clocks
     starts, ends = [one.start for one in found], [one.end for one in found]
     first, last = moments(starts, clocks, others=ends), moments(ends, clocks, others=starts, ends=True)

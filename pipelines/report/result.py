@@ -34,9 +34,6 @@ VIEWS = {"ratio": "ratios", "over": "sums", "against": "rises", "above": "alerts
 OF_SOURCE = ("run_id", "time_zone", "window", "start", "end")
 """Options of a question that hold for views of it."""
 
-VIEW_CHARTS = {"RatioEstimate": "ratios", "AlertState": "states"}
-"""Charts of views by the type of their rows; others have that of their question."""
-
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration, RecursionError)
 """What reading a guarantee file may raise into which somebody has written something else."""
 
@@ -47,8 +44,7 @@ class Result:
 
     Attributes:
         table: the rows; times are timestamps.
-        title: what they are; of a view.
-        chart_name: a key of `show.charts.LOOKS`.
+        title: what they are, in the plural.
         order: columns to sort by.
         nothing: why there may be no rows.
         made_of: questions of which a view is made; none of a question.
@@ -59,12 +55,11 @@ class Result:
 
     path: str
     row_type: Any
-    chart_name: str
+    title: str
     order: Sequence[str]
     promise: Promise
     guarantee: PrivacyGuarantee
     table: pa.Table = None
-    title: str = ""
     nothing: str = ""
     made_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -72,7 +67,7 @@ class Result:
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
-        return f"<{self.title or self.chart_name}: {self.table.num_rows:,} rows, {budget}>"
+        return f"<{self.title}: {self.table.num_rows:,} rows, {budget}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows where the result is the last value of a cell."""
@@ -90,8 +85,8 @@ class Result:
 
     def chart(self) -> Any:
         """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
-        record, limited = self.promise.content, self.promise.limited
-        return loaded("show.charts.chart_of")(self.chart_name, self.table, record, self.title, limited=limited)
+        record, title = self.promise.content, self.title if self.made_of else ""
+        return loaded("show.charts.chart_of")(self.table, record, title, limited=self.promise.limited)
 
 
 MOST_FILES, MOST_BYTES = 500, 16 << 20
@@ -223,7 +218,7 @@ def read_promise(path: str) -> Result:
     return Result(
         path=path,
         row_type=row_type,
-        chart_name=info.chart,
+        title=info.title,
         order=info.order,
         promise=promise,
         guarantee=guarantee,
@@ -257,7 +252,6 @@ def _view(path: str, whole: Promise) -> Result:
     return Result(
         path=path,
         row_type=row_type,
-        chart_name="rises" if "against" in given else VIEW_CHARTS.get(described["rows"], first.chart_name),
         order=order,
         promise=Promise(whole.path, content),
         guarantee=guarantee,

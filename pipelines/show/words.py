@@ -67,6 +67,7 @@ UNUSED = {
 }
 """Other rows that are not used, or not as they are."""
 
+
 class Records(NamedTuple):
     """What a run has done with the rows of its input, by its exact counters.
 
@@ -166,6 +167,7 @@ ACCURACY = {
 """What numbers of a guarantee file on its accuracy mean."""
 
 NEAREST = "at most {} {unit} between a query and its answer as a rule (95%)"
+
 
 class Asked(NamedTuple):
     """A question of a run, as its summary is made of it."""
@@ -457,8 +459,8 @@ def value_unit(record: Mapping[str, Any]) -> str:
     return f"{unit:g} {name}" if unit != 1 else "" if name == "value" else str(name)
 
 
-def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
-    """Return what the rows of a guarantee file are, which have these columns for items."""
+def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",), unit: str = "") -> str:
+    """Return what the rows of a guarantee file are, which have these columns for items, and numbers in a `unit`."""
     word, given = word_of(record), record.get("parameters", {})
     window = given.get("window")
     length = "" if window is None else window_in_words(window)
@@ -466,7 +468,7 @@ def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
         title = QUESTIONS[word].title if word in QUESTIONS else word
         return f"{title}{f' by {length}' if length else ''}"
     over = given.get("over", "window")
-    about = f"{unit_of(record)} per {', '.join(keys)}"
+    about = f"{unit or unit_of(record)} per {', '.join(keys)}"
     if over == "window":
         return f"{about}{f' and {length}' if length else ''}"
     span = "since the start" if over == "start" else f"in {window_in_words(over)}"
