@@ -41,7 +41,7 @@ BUDGET: Commands = {
 }
 COMMANDS: Commands = {
     **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
-    "explain": ("show.explain_command", "explain a result: its guarantee, accuracy, limits and columns"),
+    "explain": ("report.commands.EXPLAIN", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": ("audit.command", "replay the worst case of a question, or of a run: does it keep its promise"),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
@@ -51,7 +51,7 @@ COMMANDS: Commands = {
     "report": ("report.commands.REPORT", "make one page of results: pictures, tables, guarantees"),
     "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
     "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
-    "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
+    "serve": ("report.commands.SERVE", "show results on a page as they come from running jobs"),
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
     "simulate": ("simulate", "write simulated events, searches in a city, and the truth about them"),
 }

@@ -17,7 +17,6 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
 from privstream.pipelines.show.charts import NO_DATA, episodes
-from privstream.pipelines.show.explain_command import explanation
 from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
 from privstream.pipelines.terminal import printable
 
@@ -85,7 +84,7 @@ def section(result: Result) -> dict[str, Any]:
         "every": _table(Shown.of(result.table, record, MOST_ROWS, every=True)),
         "view": made_of,
         "privacy": words.privacy_in_words(record["guarantee"], record["parameters"].get("window")),
-        "explained": explanation(record, result.guarantee, result.row_type),
+        "explained": result.explanation,
     }
 
 
@@ -113,7 +112,8 @@ def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
     Privacy: post-processing of rows.
     """
     if not result.table.num_rows:
-        return f"No {result.title} were published{result.nothing and f': {result.nothing}'}. That is not a picture of zeros."
+        why = f": {result.nothing}" if result.nothing else ""
+        return f"No {result.title} were published{why}. That is not a picture of zeros."
     if listed:
         return f"Newest of {len(listed):,}: {listed[0]}."
     columns, when = shown.columns, f", {shown.newest}" if shown.windows else ""

@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.run import run as runs
-from privstream.pipelines.serve.serve_command import results_in
+from privstream.pipelines.report.result import results_in
 
 EXAMPLE = """\
 data: {input: clicks.csv, user: customer, time: ts}
