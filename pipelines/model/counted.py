@@ -261,7 +261,7 @@ class Suggest(Question):
         order=("above",),
         title="rows about limits",
         published="limits_published",
-        below="suggest.answer.below",
+        below="show.shown.limits_below",
         bounded=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\
