@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from privstream.pipelines import cli
-from privstream.pipelines.audit.worst import RUNS
+from privstream.pipelines.audit.replay import RUNS
 from pyarrow import csv as arrow_csv
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privstream.pipelines.model.catalogue import WORDS, Suggest, question
-from privstream.pipelines.show.explain_command import described
+from privstream.pipelines.report.result import described
 from privstream.pipelines.yaml.transforms import KINDS
 from privstream.transforms import AlertState, KeyRise, KeySum, RatioEstimate
 

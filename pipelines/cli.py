@@ -40,8 +40,8 @@ BUDGET: Commands = {
 }
 COMMANDS: Commands = {
     **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
-    "explain": ("show.explain_command", "explain a result: its guarantee, accuracy, limits and columns"),
-    "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
+    "explain": ("report.commands.EXPLAIN", "explain a result: its guarantee, accuracy, limits and columns"),
+    "demo": ("simulate.DEMO", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": ("audit.command", "replay the worst case of a question, or of a run: does it keep its promise"),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
@@ -52,9 +52,9 @@ COMMANDS: Commands = {
         "commands.question.SCHEMA",
         "print the JSON schema of monitors, with which editors complete and check them",
     ),
-    "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
+    "serve": ("report.commands.SERVE", "show results on a page as they come from running jobs"),
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
-    "simulate": ("simulate", "write simulated events, searches in a city, and the truth about them"),
+    "simulate": ("simulate.SIMULATE", "write simulated events, searches in a city, and the truth about them"),
 }
 """Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
 command is imported: Beam takes seconds to load."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -15,8 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 STANDARD_ERROR = 2
-DELAY_SECONDS = 2.0
-"""What takes less shows no line."""
 
 
 @contextmanager
@@ -28,7 +25,7 @@ def clock(text: str) -> Iterator[Progress]:
     with os.fdopen(os.dup(STANDARD_ERROR), "w") as stream:  # workers lose theirs
         console = Console(file=stream)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        shown = Progress(
+        progress = Progress(
             *columns,
             console=console,
             transient=True,
@@ -36,16 +33,9 @@ def clock(text: str) -> Iterator[Progress]:
             redirect_stderr=False,
             disable=is_quiet() or not console.is_terminal,
         )
-        shown.add_task(printable(text), total=None)
-        starter = threading.Timer(DELAY_SECONDS, shown.start)
-        starter.daemon = True
-        starter.start()
-        try:
+        with progress as shown:
+            shown.add_task(printable(text), total=None)
             yield shown
-        finally:
-            starter.cancel()
-            starter.join()
-            shown.stop()
 
 
 WIDTH = 100

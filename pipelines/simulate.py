@@ -1,25 +1,34 @@
-"""`privstream simulate`: what people of a simulated city search for, as events, and the truth about it.
-
-Windows are made one at a time. Nothing in them is private.
-"""
+"""`privstream simulate`: what people of a simulated city search for, and the truth; `privstream demo` counts it."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
+from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.sinks.row_files import check_destination, output_format, whole_file, write_row_file
+from privstream.pipelines.report.result import read_promise
+from privstream.pipelines.sinks.row_files import (
+    check_destination,
+    output_format,
+    read_row_file,
+    whole_file,
+    write_row_file,
+)
 from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
-from privstream.pipelines.terminal import say
-from privstream.transforms.row_types import Time
+from privstream.pipelines.terminal import printable, say
+from privstream.transforms.row_types import KeyCount, Time
 from privstream.transforms.timing.steps import timestamp
 
 START_MICROS = 1_704_067_200_000_000
@@ -31,24 +40,20 @@ FORMATS = ("avro", "parquet", "jsonl", "csv")
 SCHEMA = arrow_schema({"user": str, "item": str, "time": Time, "district": str, "milliseconds": int})
 
 
-def _listed(text: str) -> list[str]:
-    return text.split(", ")
-
-
-TRENDS = _listed(
-    "marathon route, lantern festival, first snow, night market, bridge reopening, open air cinema, cup final, "
-    "meteor shower, museum night, storm warning, new tram line, street piano day, book fair, flower parade, "
-    "rooftop concert, giant pumpkin"
-)
-THINGS = _listed(
-    "bakery, bicycle shop, library, swimming pool, noodle bar, bus timetable, pharmacy, playground, post office, "
-    "coffee, hairdresser, parking, cinema, dentist, florist, garden centre, gym, ice cream, kindergarten, laundry, "
-    "museum, optician, picnic spot, pizza, recycling, running track, shoe repair, tailor, theatre, vet, viewpoint, yoga"
-)
-PLACES = _listed(
-    "harbour, old town, north gate, station, university, river bank, castle hill, east park, mill street, "
-    "market square, lakeside, south bridge, cathedral, airport, town hall, west end, botanical garden, stadium, canal, "
-    "observatory"
+TRENDS, THINGS, PLACES = (
+    text.split(", ")
+    for text in (
+        "marathon route, lantern festival, first snow, night market, bridge reopening, open air cinema, cup final, "
+        "meteor shower, museum night, storm warning, new tram line, street piano day, book fair, flower parade, "
+        "rooftop concert, giant pumpkin",
+        "bakery, bicycle shop, library, swimming pool, noodle bar, bus timetable, pharmacy, playground, post office, "
+        "coffee, hairdresser, parking, cinema, dentist, florist, garden centre, gym, ice cream, kindergarten, laundry, "
+        "museum, optician, picnic spot, pizza, recycling, running track, shoe repair, tailor, theatre, vet, viewpoint, "
+        "yoga",
+        "harbour, old town, north gate, station, university, river bank, castle hill, east park, mill street, "
+        "market square, lakeside, south bridge, cathedral, airport, town hall, west end, botanical garden, stadium, "
+        "canal, observatory",
+    )
 )
 DISTRICTS = ("centre", "north", "east", "south", "west", "harbour", "hills", "islands")
 """Where people live, most of them in the first ones."""
@@ -169,18 +174,7 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
     return sum(sizes)
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--users": {"type": int, "required": True, "metavar": "N", "help": "number of people"},
-    "--windows": {"type": int, "required": True, "metavar": "M", "help": "number of hours"},
-    "--seed": {"type": int, "required": True, "metavar": "S", "help": "the same seed gives the same events"},
-    "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl or .csv"},
-    "--truth": {"metavar": "PATH", "help": "people with each item: .avro .parquet or .jsonl"},
-    "--domain": {"metavar": "PATH", "help": "all items, one per line, whether they come up or not"},
-    "--items": {"type": int, "default": 1000, "metavar": "N", "help": "items of the background (default: 1000)"},
-}
-
-
-def run(output: str, truth: str | None, domain: str | None, **given: Any) -> None:
+def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -> None:
     """Simulate the city, and write its files."""
     try:
         paths = {name: path for name, path in (("output", output), ("truth", truth), ("domain", domain)) if path}
@@ -200,10 +194,85 @@ def run(output: str, truth: str | None, domain: str | None, **given: Any) -> Non
     say(f"{events:,} events of {given['users']:,} people in {given['windows']:,} hours: {output}")
 
 
-COMMAND = Command(
+START = "2024-01-01"
+NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.html", "noise.key")
+"""What the demo leaves in its folder, beside the guarantee and the ledger."""
+
+
+def demo(output: str, users: int, windows: int, seed: int) -> None:
+    """Simulate, count, draw, and report, by commands that are shown."""
+    events, truth, rows, picture, report, key = (os.path.join(output, name) for name in NAMES)
+    try:
+        for name, number, least in (("users", users, 1), ("windows", windows, 1), ("seed", seed, 0)):
+            checks.integer(name, number, minimum=least)
+        end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
+        os.makedirs(output, exist_ok=True)
+        left = os.listdir(output)
+        if left and not ({*NAMES} <= {*left} and all(name.startswith(NAMES) for name in left)):
+            raise ValueError(f"--output must be a new folder, or one of an earlier demo, got {output}")
+        for name in left:
+            os.remove(os.path.join(output, name))
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{secrets.token_hex(32)}\n")
+    except (ValueError, OverflowError) as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"--output must be a folder that can be written: {error}") from error
+    size = f"--users {users} --windows {windows} --seed {seed}".split()
+    asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
+    print("A city searches. What many people search for is published; what one person searches for is not.\n")
+    for command in (
+        ["simulate", *size, "--output", events, "--truth", truth],
+        ["counts", "--input", events, "--output", rows, *asked, "--key", key],
+        ["plot", rows, "--output", picture],
+        ["report", rows, "--output", report, "--title", "What a simulated city searches for"],
+    ):
+        print(printable(f"$ privstream {shlex.join(command)}"), flush=True)
+        if cli.main(command):
+            raise RunError("the demo ends here")
+        print()
+    sure = int(read_promise(rows).promise.number("accuracy", "detection_threshold"))
+    print(_verdict(read_row_file(rows, KeyCount), read_row_file(truth, Truth), sure))
+    print(printable(f"\nPicture: {picture}\nReport: {report}\nLive page: privstream {shlex.join(['serve', output])}"))
+    print("Your own events: privstream counts --help")
+
+
+def _verdict(rows: Sequence[KeyCount], truth: Sequence[Truth], sure: int) -> str:
+    """Say what was found of the items that enough people had in some window, and how near the counts are."""
+    holders = {(row.item, row.window_start.micros): row.number for row in truth}
+    large = {item for (item, _), people in holders.items() if people >= sure}
+    found = {row.item for row in rows}
+    judged = [(row, true) for row in rows if (true := holders.get((row.item, row.window_start.micros))) is not None]
+    held = sum(row.lower <= true <= (math.inf if row.upper is None else row.upper) for row, true in judged)
+    return (
+        f"Of {len(large):,} items that at least {sure:,} people had in a window, {len(large & found):,} were found. "
+        f"Of {len(judged):,} published counts with a known truth, {held:,} have it in their interval."
+    )
+
+
+SIMULATE = Command(
     description="Writes what people of a simulated city search for, with trends that rise and fall. An event has a "
     "user, an item, a time, the district where the user lives, and how many milliseconds the search took, with a slow "
     "hour at two thirds. Nothing in it is private.",
-    options=OPTIONS,
-    run=run,
+    options={
+        "--users": {"type": int, "required": True, "metavar": "N", "help": "number of people"},
+        "--windows": {"type": int, "required": True, "metavar": "M", "help": "number of hours"},
+        "--seed": {"type": int, "required": True, "metavar": "S", "help": "the same seed gives the same events"},
+        "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl or .csv"},
+        "--truth": {"metavar": "PATH", "help": "people with each item: .avro .parquet or .jsonl"},
+        "--domain": {"metavar": "PATH", "help": "all items, one per line, whether they come up or not"},
+        "--items": {"type": int, "default": 1000, "metavar": "N", "help": "items of the background (default: 1000)"},
+    },
+    run=simulate,
+)
+DEMO = Command(
+    description="Simulates two days of searches in a city, counts with differential privacy how many people search "
+    "for what, and says what was found and missed. It prints its commands, and keeps all files.",
+    options={
+        "--output": {"default": "demo-output", "metavar": "FOLDER", "help": "a folder (default: demo-output)"},
+        "--users": {"type": int, "default": 40_000, "metavar": "N", "help": "people (default: 40,000)"},
+        "--windows": {"type": int, "default": 48, "metavar": "M", "help": "hours (default: 48)"},
+        "--seed": {"type": int, "default": 1, "metavar": "S", "help": "of the simulated events (default: 1)"},
+    },
+    run=demo,
 )

@@ -1,1 +1,1 @@
-"""Audits that users run: attacks on the transforms themselves, and what can be concluded from what they find."""
+"""Audits: what one person changes in a run, by record and replay."""

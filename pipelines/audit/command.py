@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json as of_json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
-from privstream.pipelines.audit.worst import RUN, RUNS, worst_pair
+from privstream.pipelines.audit.replay import RUN, RUNS, worst_pair
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.catalogue import MODELS, question
@@ -19,7 +20,7 @@ from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.pipelines.terminal import say
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
-from rich.table import Table
+from rich.table import Column, Table
 
 MOST_ITEMS = 100
 """Of a public list: noise does not depend on how many there are."""
@@ -31,25 +32,28 @@ MEANING = (
     "An audit can refute a guarantee, and cannot prove it: the proofs are in docs/proofs.",
 )
 
-Finding = dict[str, Any]
-"""What a replay has found, and what was claimed, as plain values."""
+Case = tuple[str, Callable[[], tuple[str, Any, PrivacyGuarantee]]]
+"""The name of a replay, and what returns its question, its transform and its claim; a ValueError says why it cannot."""
 
 
 def run(target: str, json: bool) -> None:
     """Replay what the target says, and end with the verdict."""
-    found, without = list[Finding](), dict[str, str]()
+    found, without = list[dict[str, Any]](), dict[str, str]()
     try:
-        if os.path.sep not in target and not target.endswith(".json"):
-            found = _of_question(target)
-        else:
-            for name, promise in _published(target).items():
-                try:
-                    found.append(_of_run(name, promise))
-                except ValueError as error:
-                    without[name] = str(error)
-            if not found:
-                reasons = "; ".join(f"{name}: {reason}" for name, reason in without.items())
-                raise ValueError(f"{target} must have a question that can be replayed: {reasons}")
+        cases = _runs(target) if os.path.sep in target or target.endswith(".json") else _examples(target)
+        for name, made in cases:
+            try:
+                word, transform, claim = made()
+                with clock(f"replaying {name}"):
+                    shown, _ = worst_pair(word, transform).replay()
+            except ValueError as error:
+                without[name] = str(error)
+                continue
+            about = {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta, "unit": str(claim.unit)}
+            found.append({"name": name, **about, "share": shown.share(claim), "faults": shown.faults(claim)})
+        if not found:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in without.items())
+            raise ValueError(f"{target} must have a question that can be replayed: {reasons}")
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     if json:
@@ -57,76 +61,62 @@ def run(target: str, json: bool) -> None:
         about = {name: least[name] for name in ("claimed_epsilon", "claimed_delta", "unit", "share")}
         print(of_json.dumps({**about, "replays": found, "without_replay": without}, indent=2))
     else:
+        columns = [Column(name, justify="right", no_wrap=True) for name in ("epsilon", "delta", "share")]
+        table = Table("replay", *columns, Column("verdict", no_wrap=True))
+        for one in found:
+            numbers = (f"{one[name]:.3g}" for name in ("claimed_epsilon", "claimed_delta", "share"))
+            table.add_row(one["name"], *numbers, "refuted" if one["faults"] else "consistent")
         faults = [f"{one['name']}: {fault}" for one in found for fault in one["faults"]]
         notes = [f"{name} is not audited: {reason}" for name, reason in without.items()]
-        show(f"audit of {target}", _table(found), [*faults, *notes, *MEANING])
+        show(f"audit of {target}", table, [*faults, *notes, *MEANING])
     if refuted := [one["name"] for one in found if one["faults"]]:
         raise RunError(f"the guarantee is refuted by {', '.join(refuted)}: please report it")
     say("consistent: nothing was found beyond what the guarantee allows")
 
 
-def _table(found: Sequence[Finding]) -> Table:
-    """Return a line for each finding."""
-    table = Table("replay")
-    numbers = {"epsilon": "claimed_epsilon", "delta": "claimed_delta", "share": "share"}
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for one in found:
-        verdict = "refuted" if one["faults"] else "consistent"
-        table.add_row(one["name"], *(f"{one[field]:.3g}" for field in numbers.values()), verdict)
-    return table
-
-
-def _replayed(name: str, word: str, transform: Any, claim: PrivacyGuarantee) -> Finding:
-    """Replay the worst pair of a transform, against a claim.
-
-    Raises:
-        ValueError: there is no such pair; the message says why.
-        RunError: a run failed.
-    """
-    with clock(f"replaying {name}"):
-        shown, _ = worst_pair(word, transform).replay()
-    return {
-        "name": name,
-        "claimed_epsilon": claim.epsilon,
-        "claimed_delta": claim.delta,
-        "unit": str(claim.unit),
-        "share": shown.share(claim),
-        "faults": shown.faults(claim),
-    }
-
-
-def _of_question(word: str) -> list[Finding]:
-    """Replay small runs of a question, of files and of streams."""
+def _examples(word: str) -> Iterator[Case]:
+    """Yield small runs of a question, of files and of streams."""
     if word not in RUNS:
         raise ValueError(f"TARGET must be one of {', '.join(RUNS)}, or a guarantee file, .json, got {word}")
-    found = []
     for name, options in RUNS[word].items():
         streamed = question(word).transform_class(**{**RUN, **options}, noise=KeyedNoise.random(f"audit {word} {name}"))
         for form, transform in (("file", streamed.over_files()), ("stream", streamed)):
-            found.append(_replayed(f"{name}, {form}", word, transform, transform.guarantee))
-    return found
+            yield f"{name}, {form}", lambda transform=transform: (word, transform, transform.guarantee)  # type: ignore[misc]
 
 
-def _of_run(name: str, promise: Promise) -> Finding:
-    """Replay the run of a guarantee file, against what the file claims.
+def _runs(path: str) -> Iterator[Case]:
+    """Yield the runs of a guarantee file, that of a question or of a monitor, against what each file claims."""
+    promise = Promise.read(path)
+    if promise is None:
+        raise ValueError(f"{path} must be a file that can be read")
+    if promise.number("made_by", "command") != MADE_BY + OF_MONITOR:
+        yield "the run", partial(_as_claimed, promise)
+        return
+    for name, each in promise.number("questions").items():
+        beside = promise_path(os.path.join(os.path.dirname(path), str(each["output"])))
+        found = None if beside == path else Promise.read(beside)
+        if found is None:
+            raise ValueError(f"{path} must have the guarantee of {name} beside it, which is not there")
+        yield name, partial(_as_claimed, found)
+
+
+def _as_claimed(promise: Promise) -> tuple[str, Any, PrivacyGuarantee]:
+    """Return the question of a run, its transform, and what its guarantee file claims.
 
     Raises:
-        ValueError, TypeError: there is no worst pair of such a run, or a parameter cannot be used; the message says so.
-        RunError: a run failed.
+        ValueError, TypeError: a parameter cannot be used; the message says so.
     """
     word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
-    made = question(word).transform_class(**_options(word, promise), noise=KeyedNoise.random(f"audit {name}"))
+    made = question(word).transform_class(**_options(word, promise), noise=KeyedNoise.random(f"audit {word}"))
     try:
         claim = guarantee_of(promise.content)
     except (KeyError, RecursionError) as error:
         raise ValueError(f"{promise.path} must be a guarantee that privstream wrote: {error}") from None
     if claim.unit != made.guarantee.unit:
         raise ValueError(f"{promise.path} must promise to the unit that its parameters say")
-    return _replayed(name, word, made.over_files(), claim)
+    return word, made.over_files(), claim
 
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:
@@ -150,27 +140,6 @@ def _options(word: str, promise: Promise) -> dict[str, Any]:
         last = min(steps.last_of_period(steps.first), (steps.end or END_OF_TIME) - 1)
         options["end"] = steps.bounds_micros(last)[1] / MICROS
     return options
-
-
-def _published(path: str) -> Mapping[str, Promise]:
-    """Return the guarantee files of a run, by the names of its questions, from that of a question or of a monitor.
-
-    Raises:
-        ValueError: the message names the file.
-    """
-    promise = Promise.read(path)
-    if promise is None:
-        raise ValueError(f"{path} must be a file that can be read")
-    if promise.number("made_by", "command") != MADE_BY + OF_MONITOR:
-        return {"the run": promise}
-    promises = {}
-    for name, each in promise.number("questions").items():
-        beside = promise_path(os.path.join(os.path.dirname(path), str(each["output"])))
-        found = None if beside == path else Promise.read(beside)
-        if found is None:
-            raise ValueError(f"{path} must have the guarantee of {name} beside it, which is not there")
-        promises[name] = found
-    return promises
 
 
 COMMAND = Command(

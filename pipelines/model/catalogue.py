@@ -247,7 +247,7 @@ class Suggest(Question):
         row="LimitShare",
         order=("above",),
         title="rows about limits",
-        below="suggest.answer.below",
+        below="show.shown.limits_below",
         bounded=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\
@@ -311,7 +311,6 @@ class Flags(Categories):
         row="CategoryFlag",
         order=("window_start", "-raised", "category"),
         title="flags",
-        chart="flags",
     )
 
 

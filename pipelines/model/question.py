@@ -52,7 +52,6 @@ class QuestionInfo:
     epilog: str = ""  # what stands below the help page, such as the form of a file
     error_unit: str = "people"  # what the error of a plan counts
     protected: str = "a person over the whole run"  # what the guarantee protects
-    chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
     word: str = ""  # the command, such as "top-k"; this and what follows is taken from the model
     description: str = ""  # the question in sentences
     methods: tuple[str, ...] = ()
@@ -151,7 +150,7 @@ class Question(Model):
         """Let `info` know what the model says: its word, its docstring, and the methods."""
         if (info := vars(cls).get("info")) is not None:
             method, word = cls.model_fields.get(METHOD), cls.model_fields["question"].default
-            known = {"word": word, "chart": info.chart or word, "description": " ".join((cls.__doc__ or "").split())}
+            known = {"word": word, "description": " ".join((cls.__doc__ or "").split())}
             known["methods"] = () if method is None else tuple(method.annotation.__args__)  # type: ignore[union-attr]
             vars(info).update(known)
 

@@ -1,39 +1,63 @@
-"""`privstream report`, results as one page for people who did not run them; `privstream plot`, a chart as a file."""
+"""Commands that show results: `report` makes a page, `serve` keeps it up to date, `plot` draws, `explain` says."""
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import shutil
+import sys
+import textwrap
+import threading
+from contextlib import suppress
+from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
+from privstream.mechanisms import checks
+from privstream.mechanisms.privacy.guarantee import guarantee_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
+from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.report.result import monitor_promise, output_of, read_result, results_of
+from privstream.pipelines.report import result as results
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
-from privstream.pipelines.terminal import say
+from privstream.pipelines.terminal import printable, say
 
 TITLE = "Differentially private results"
+WIDTH = 100
+"""Columns of an explanation that is not printed on a terminal."""
+
+HOST, PORT, LAST_PORT = "127.0.0.1", 8080, 65_535
+HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
-def report(results: list[str], output: str, title: str) -> None:
+def report(paths: list[str], output: str, title: str) -> None:
     """Read the results, make the page, and write it."""
     try:
         _check(output, (".html",))
         with clock("reading and drawing results"):
-            given = [output_of(path) for path in results]
-            whole = monitor_promise(given[0]) if len(given) == 1 else None
-            paths = [path for one in given for path in results_of(one)]
-            page: str = loaded("report.page.page_of")(paths, title=title, whole=whole)
+            given = [results.output_of(path) for path in paths]
+            whole = results.monitor_promise(given[0]) if len(given) == 1 else None
+            shown = [path for one in given for path in results.results_of(one)]
+            page: str = loaded("report.page.page_of")(shown, title=title, whole=whole)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     _write(output, page.encode())
     say(f"report: {output} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
-def plot(result: str, output: str) -> None:
+def plot(path: str, output: str) -> None:
     """Read the result and write its chart."""
     try:
         _check(output, (".png", ".svg"))
-        chart = read_result(result).chart()
+        chart = results.read_result(path).chart()
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     _write(output, chart.png() if output.lower().endswith(".png") else chart.svg().encode())
@@ -54,32 +78,161 @@ def _write(path: str, content: bytes) -> None:
         raise RunError(f"cannot write {path}: {error}") from error
 
 
-def _options(result: dict[str, Any], output: str, **more: Any) -> dict[str, dict[str, Any]]:
-    return {**result, "--output": {"required": True, "metavar": "PATH", "help": output}, **more}
+def explain(path: str) -> None:
+    """Print all that a guarantee file says, in sentences."""
+    path = path.removesuffix(results.BESIDE)
+    path = (os.path.dirname(path) or ".") if os.path.basename(path) == GUARANTEE else path
+    try:
+        if (promise := results.monitor_promise(path)) is not None:
+            sections = results.explanation(promise.content, guarantee_of(promise.content))
+        else:
+            found = results.read_promise(path)
+            promise, sections = found.promise, found.explanation
+    except results.UNREADABLE as error:
+        if isinstance(error, ValueError):  # it names the file
+            raise UsageError(str(error)) from None
+        raise UsageError(f"RESULT must be one that privstream wrote ({type(error).__name__})") from None
+    width = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+    for title, sentences in sections.items():
+        print(printable(title))
+        for sentence in sentences:
+            print(textwrap.fill(printable(sentence), width, initial_indent="  ", subsequent_indent="    "))
+    print(f"All of it, as JSON: {printable(promise.path)}")
+
+
+class LivePage:
+    """The report of a folder as its files are now: see `result.results_in`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._alone = threading.Lock()
+        self._made: tuple[str, str] = ("", "")
+
+    def answer(self, path: str, host: str) -> tuple[int, str, str]:
+        """Answer a request for a path, asked for by the name of a host: a status, a type, and a text."""
+        if not is_local(host):  # else a page of somebody else, whose name points here, could read this one
+            return 403, "text/plain", "Ask for this page at localhost or 127.0.0.1.\n"
+        if path == "/version":
+            return 200, "text/plain", self.version()
+        return (200, "text/html", self.page()) if path == "/" else (404, "text/plain", "Not found.\n")
+
+    def version(self) -> str:
+        """Return what changes whenever a file of the page does."""
+        paths = results.results_in(self._folder)
+        files = [
+            file
+            for path in paths
+            for file in (results.promise_path(path), os.path.join(path, END), *results.newest(path)[0])
+        ]
+        stamps = repr([(file, results.stamp(file)) for file in files])
+        return blake2b(stamps.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+    def page(self) -> str:
+        """Return the page, made again if anything has changed."""
+        with self._alone:
+            now = self.version()
+            if self._made[0] != now:
+                whole = None
+                with suppress(ValueError):  # a damaged file of a monitor hides nothing else
+                    whole = results.monitor_promise(self._folder)
+                shown, title = results.results_in(self._folder), f"{TITLE}, live"
+                self._made = now, loaded("report.page.page_of")(shown, title=title, whole=whole, live=now)
+            return self._made[1]
+
+
+def is_local(host: str) -> bool:
+    """Tell whether a browser has asked by a name of this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
+    """Return a server on loopback.
+
+    Raises:
+        ValueError: the port is none, or not free.
+    """
+    if checks.integer("port", port, minimum=0) > LAST_PORT:
+        raise ValueError(f"port must be <= {LAST_PORT:,}, got {port}")
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "privstream", ""
+
+        def do_GET(self) -> None:
+            """Send a page."""
+            status, kind, text = page.answer(self.path, self.headers.get("Host", ""))
+            body = text.encode()
+            self.send_response(status)
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Write nothing: a line for each second helps nobody."""
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise ValueError(f"port must be free, got {port} ({error.strerror})") from None
+
+
+def serve(folder: str, port: int) -> None:
+    """Check the options, listen, and answer until interrupted."""
+    try:
+        folder = results.output_of(folder)
+        if not os.path.isdir(folder):
+            raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
+        server = listen(LivePage(folder), port)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(str(error)) from error
+    say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")
+    with server:
+        server.serve_forever()
 
 
 RESULT = "output of a command, a file or a folder, with its guarantee file; or a "
 REPORT = Command(
     description="Makes one page of results: of each a sentence, a picture and a short table; all rows, what is "
     "guaranteed and how accurate numbers are can be opened. The page needs no network.",
-    options=_options(
-        {
-            "results": {
-                "nargs": "+",
-                "metavar": "RESULT",
-                "help": f"{RESULT}monitor, FILE.yaml or its folder, with all results",
-            }
+    options={
+        "paths": {
+            "nargs": "+",
+            "metavar": "RESULT",
+            "help": f"{RESULT}monitor, FILE.yaml or its folder, with all results",
         },
-        "the page; ends in .html",
-        **{"--title": {"default": TITLE, "metavar": "TEXT", "help": f"heading (default: {TITLE})"}},
-    ),
+        "--output": {"required": True, "metavar": "PATH", "help": "the page; ends in .html"},
+        "--title": {"default": TITLE, "metavar": "TEXT", "help": f"heading (default: {TITLE})"},
+    },
     run=report,
 )
 PLOT = Command(
     description="Draws the chart of a result.",
-    options=_options(
-        {"result": {"metavar": "RESULT", "help": f"{RESULT}view of a monitor"}},
-        "the picture; ends in .png or .svg",
-    ),
+    options={
+        "path": {"metavar": "RESULT", "help": f"{RESULT}view of a monitor"},
+        "--output": {"required": True, "metavar": "PATH", "help": "the picture; ends in .png or .svg"},
+    },
     run=plot,
+)
+EXPLAIN = Command(
+    description="Explains a result from its guarantee file: what is protected, how the numbers were made and how "
+    "accurate they are, what limits drop, how items are discovered, and what each column means.",
+    options={"path": {"metavar": "RESULT", "help": "output of a command, or its guarantee file"}},
+    run=explain,
+)
+SERVE = Command(
+    description="Shows the report of a folder as a page that follows running jobs. It listens on this machine alone.",
+    options={
+        "folder": {
+            "metavar": "FOLDER",
+            "help": "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder",
+        },
+        "--port": {"type": int, "default": PORT, "metavar": "N", "help": f"default: {PORT}; 0 for any that is free"},
+    },
+    run=serve,
 )

@@ -13,12 +13,10 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
-from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
-from privstream.pipelines.show.charts import NO_DATA, joined, points_of
-from privstream.pipelines.show.explain_command import explanation
+from privstream.pipelines.show.charts import NO_DATA, episodes
 from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
 from privstream.pipelines.terminal import printable
 
@@ -86,7 +84,7 @@ def section(result: Result) -> dict[str, Any]:
         "every": _table(Shown.of(result.table, record, MOST_ROWS, every=True)),
         "view": made_of,
         "privacy": words.privacy_in_words(record["guarantee"], record["parameters"].get("window")),
-        "explained": explanation(record, result.guarantee, result.row_type),
+        "explained": result.explanation,
     }
 
 
@@ -113,9 +111,9 @@ def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
 
     Privacy: post-processing of rows.
     """
-    what = result.title or QUESTIONS[words.word_of(result.promise.content)].title
     if not result.table.num_rows:
-        return f"No {what} were published{result.nothing and f': {result.nothing}'}. That is not a picture of zeros."
+        why = f": {result.nothing}" if result.nothing else ""
+        return f"No {result.title} were published{why}. That is not a picture of zeros."
     if listed:
         return f"Newest of {len(listed):,}: {listed[0]}."
     columns, when = shown.columns, f", {shown.newest}" if shown.windows else ""
@@ -136,8 +134,7 @@ def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
 
 def _episodes(result: Result) -> list[str]:
     """Return in words when alerts, flags and reports began and ended, the newest first."""
-    points = [point for point in points_of(result.chart_name, result.table, "") if point.state]
-    found = sorted(joined(points), key=lambda one: (-one.end, one.start, one.name))
+    found = sorted(episodes(result.table), key=lambda one: (-one.end, one.start, one.name))
     clocks = result.promise.clocks
     starts, ends = [one.start for one in found], [one.end for one in found]
     first, last = moments(starts, clocks, others=ends), moments(ends, clocks, others=starts, ends=True)

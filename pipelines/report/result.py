@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
+import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
+from privstream.mechanisms.views.counts import AS_IS
 from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
-from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import QUESTIONS, WORDS, question
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
+from privstream.pipelines.show import words
 from privstream.pipelines.sinks.row_files import fingerprint, read_rows, shape_of, sort_table, with_item_columns
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import at, read_document
@@ -33,11 +38,21 @@ VIEWS = {"ratio": "ratios", "over": "sums", "against": "rises", "above": "alerts
 OF_SOURCE = ("run_id", "time_zone", "window", "start", "end")
 """Options of a question that hold for views of it."""
 
-VIEW_CHARTS = {"RatioEstimate": "ratios", "AlertState": "states"}
-"""Charts of views by the type of their rows; others have that of their question."""
-
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration, RecursionError)
 """What reading a guarantee file may raise into which somebody has written something else."""
+
+
+NEGLIGIBLE = "2^64"
+"""What the guarantee rests on with such a probability stands in the guarantee file alone."""
+
+NOT_COVERED = (
+    "The published rows alone are private. Logs, metrics, dead letters and checkpoints of the run are exact.",
+    "The noise key removes the noise: keep it secret.",
+    "A person with several ids counts as several people, and is protected less.",
+    "Other publications about the same people are not covered; runs in one ledger are added up (privstream budget).",
+)
+EVENTS_ALONE = "One event is protected, not a person: who sends many events is protected far less."
+WINDOWS = {"window_start": "first moment of the window.", "window_end": "first moment after the window."}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,8 +61,7 @@ class Result:
 
     Attributes:
         table: the rows; times are timestamps.
-        title: what they are; of a view.
-        chart_name: a key of `show.charts.LOOKS`.
+        title: what they are, in the plural.
         order: columns to sort by.
         nothing: why there may be no rows.
         made_of: questions of which a view is made; none of a question.
@@ -58,12 +72,11 @@ class Result:
 
     path: str
     row_type: Any
-    chart_name: str
+    title: str
     order: Sequence[str]
     promise: Promise
     guarantee: PrivacyGuarantee
     table: pa.Table = None
-    title: str = ""
     nothing: str = ""
     made_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -71,7 +84,7 @@ class Result:
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
-        return f"<{self.title or self.chart_name}: {self.table.num_rows:,} rows, {budget}>"
+        return f"<{self.title}: {self.table.num_rows:,} rows, {budget}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows where the result is the last value of a cell."""
@@ -87,10 +100,15 @@ class Result:
         """How accurate the rows are, in a sentence."""
         return str(self.promise.number("accuracy", "sentence"))
 
+    @property
+    def explanation(self) -> dict[str, list[str]]:
+        """What `privstream explain` says of it: sentences by heading."""
+        return explanation(self.promise.content, self.guarantee, self.row_type)
+
     def chart(self) -> Any:
         """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
-        record, limited = self.promise.content, self.promise.limited
-        return loaded("show.charts.chart_of")(self.chart_name, self.table, record, self.title, limited=limited)
+        record, title = self.promise.content, self.title if self.made_of else ""
+        return loaded("show.charts.chart_of")(self.table, record, title, limited=self.promise.limited)
 
 
 MOST_FILES, MOST_BYTES = 500, 16 << 20
@@ -222,7 +240,7 @@ def read_promise(path: str) -> Result:
     return Result(
         path=path,
         row_type=row_type,
-        chart_name=info.chart,
+        title=info.title,
         order=info.order,
         promise=promise,
         guarantee=guarantee,
@@ -256,7 +274,6 @@ def _view(path: str, whole: Promise) -> Result:
     return Result(
         path=path,
         row_type=row_type,
-        chart_name="rises" if "against" in given else VIEW_CHARTS.get(described["rows"], first.chart_name),
         order=order,
         promise=Promise(whole.path, content),
         guarantee=guarantee,
@@ -301,3 +318,121 @@ def read_file(file: str, result: Result) -> pa.Table:
             f"RESULT must be as its run wrote it: {file} has changed, or the guarantee beside it is that of another run"
         )
     return read_rows("RESULT", file, result.row_type)
+
+
+def results_in(folder: str) -> list[str]:
+    """Return the results of a folder: of a monitor, all that its guarantee file names, in that order.
+
+    Else a result is a file with its guarantee file beside it, or a folder (this one, or one in it) with a guarantee
+    file in it. Everything else is never opened.
+    """
+    with suppress(ValueError, OSError):
+        if monitor_promise(folder) is not None:
+            return [path for path in results_of(folder) if os.path.exists(path)]
+    if os.path.isfile(os.path.join(folder, GUARANTEE)):
+        return [folder]
+    with suppress(OSError):
+        return [path for name in sorted(os.listdir(folder)) if (path := _result(os.path.join(folder, name)))]
+    return []
+
+
+def _result(path: str) -> str:
+    """Return the result that a path stands for; empty if for none."""
+    rows = path.removesuffix(BESIDE)
+    if rows != path and is_rows(rows) and stamp(path):
+        return rows
+    if os.path.basename(path)[0] in "._" or not stamp(os.path.join(path, GUARANTEE)):
+        return ""
+    with suppress(ValueError):
+        return path if monitor_promise(path) is None else ""
+    return path
+
+
+def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type: Any = None) -> dict[str, list[str]]:
+    """Return what a guarantee file says, as sentences by heading; `row_type` is None for a whole monitor."""
+    given, made, accuracy = record.get("parameters", {}), record.get("made_by", {}), record.get("accuracy") or {}
+    options = {  # of a path the name of its file: folders are nobody's business
+        name: os.path.basename(value) if isinstance(value, str) and name not in ("time_zone", "where") else str(value)
+        for name, value in given.items()
+        if name != "run_id"
+    }
+    step = "window" if given.get("window") is not None else "step"
+    delta = f", plus delta = {guarantee.delta:g}" if guarantee.delta else ""
+    found = {
+        "made by": [
+            f"{made.get('command', 'privstream')}, version {made.get('version', 'unknown')}; "
+            f"run id {given.get('run_id', 'unknown')}",
+            _items(options) or "no options",
+        ],
+        "privacy": [
+            f"Protected is {guarantee.unit}.",
+            "Whatever one concludes from what is published, its probability is at most e^epsilon "
+            f"({math.exp(min(guarantee.epsilon, 500)):.3g}, with epsilon = {guarantee.epsilon:g}) times what it would "
+            f"be if that unit had been added or removed{delta}.",
+            *guarantee.lasting(step),
+            guarantee.adaptivity.replace("step", step),
+        ],
+    }
+    info = None if row_type is None else QUESTIONS.get(words.word_of(record))
+    if info is None:
+        questions = {name: each for name, each in (record.get("questions") or {}).items() if "question" in each}
+        found["questions"] = [f"{name}: {_items(each)}" for name, each in questions.items()]
+    else:
+        numbers = {name: value for name, value in accuracy.items() if isinstance(value, int | float)}
+        note = (accuracy.get("intervals") or {}).get("note", "")
+        share = regime_in_words(record["limits"]["dropped"]) if record.get("limits") else ""
+        means = described(row_type.__doc__ or "") | described(info.row_type.__doc__ or "") | WINDOWS
+        unit = f" In {unit}." if (unit := words.value_unit(record)) else ""
+        found |= {
+            "rules": [_items(rule) for rule in (record.get("public") or {}).get("rules") or ()],
+            "numbers": [info.description, accuracy.get("sentence") or "", _items(numbers), note],
+            "limits": [*guarantee.limits, share],
+            "columns": [
+                f"{name}: {means[name]}{unit * (name in ('value', 'mean'))}"
+                for name in row_type._fields
+                if name in means
+            ],
+        }
+    found |= {
+        "public": [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."] * bool(guarantee.public),
+        "not covered": [
+            EVENTS_ALONE * (guarantee.unit.what == "event"),
+            *(each for each in guarantee.caveats if NEGLIGIBLE not in each),
+            *NOT_COVERED,
+        ],
+        "proof": [guarantee.proof],
+    }
+    return {title: texts for title, some in found.items() if (texts := [text for text in some if text])}
+
+
+def _items(values: Mapping[str, Any]) -> str:
+    """Write values by their names."""
+    texts = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in values.items()}
+    return ", ".join(f"{name} = {text}" for name, text in texts.items())
+
+
+def regime_in_words(dropped: Mapping[str, float | None] | None) -> str:
+    """Say how published numbers allow for what limits drop."""
+    if dropped is None:
+        return "What limits drop is not known: numbers and intervals are of what is retained."
+    if dropped["upper"] == 0:
+        return "Limits drop nothing."
+    how = "numbers are divided by the share that is retained, and intervals have its uncertainty"
+    if words.is_lower_bound(dropped):
+        how = "numbers are of what is retained, and are lower bounds"
+    elif (dropped["share"] or 0.0) <= AS_IS:
+        how = "numbers are as they are, and intervals allow for it"
+    return f"Limits drop {words.dropped_in_words(dropped)} of all contributions: {how}."
+
+
+def described(docstring: str, title: str = "Attributes") -> dict[str, str]:
+    """Return what a section of a docstring says of each name that it lists, for readers of files.
+
+    Several may share a line.
+    """
+    section = inspect.cleandoc(docstring).partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+    found: dict[str, str] = {}
+    for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
+        said = re.sub(r"(^|[.:] )None\b", r"\1Empty", " ".join(text.split()))
+        found |= dict.fromkeys(names.split(", "), re.sub(r"\bNone\b", "empty", said))
+    return found

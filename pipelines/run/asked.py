@@ -15,9 +15,7 @@ from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.show import words
-from privstream.pipelines.show.records import fault, listed
 from privstream.pipelines.sinks.row_files import (
-    ALIKE,
     COMPLETE,
     read_plain,
     sort_table,
@@ -132,7 +130,6 @@ class Asked:
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
             published=counters.get(self.transform.counter, 0),
-            alike=counters.get(ALIKE, 0),
         )
 
 
@@ -199,7 +196,7 @@ def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> N
     first = fields.questions[0][1]
     wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
     named = [f"--{name} {field}" for name in sorted(wanted) if (field := getattr(first, name))]
-    reasons = listed({fault(code, data.time_format): number for code, number in found.items()})
+    reasons = words.listed({words.fault(code, data.time_format): number for code, number in found.items()})
     read = f" ({', '.join(named)} is read)" if named else ""
     raise ValueError(
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "

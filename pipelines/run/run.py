@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
@@ -39,6 +40,7 @@ from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
 from privstream.pipelines.sinks.destination import SENT
 from privstream.pipelines.sinks.row_files import (
+    ITEM_FIELDS,
     PARTIAL,
     check_wide,
     fingerprint,
@@ -69,6 +71,10 @@ OF_COMMAND = frozenset({option.name for option in options_of(None, ("output", "a
 
 def _in_words_of_file(text: str) -> str:
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
+
+
+def _distinct(table: pa.Table, name: str) -> list[str]:
+    return table[name].unique().to_pylist() if name in table.column_names else []
 
 
 def _shown(value: Any) -> str:
@@ -260,6 +266,7 @@ class Run:
             dead_letter=monitor.output.dead_letter,
             dry_run=self.dry_run,
             views=[view.name for view in self.views],
+            items={item for table in tables.values() for name in ITEM_FIELDS for item in _distinct(table, name)},
         )
         words = str if monitor.single else _in_words_of_file
         say(words("\n".join(told.before)))

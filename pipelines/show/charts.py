@@ -1,4 +1,4 @@
-"""Charts: one for each question and each view of a monitor, from published rows alone; drawn without a network."""
+"""Charts of published rows, whose columns say how they are drawn; without a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from html import escape
@@ -17,9 +17,9 @@ import pyarrow as pa
 import vl_convert
 from privstream.mechanisms.views.rules import ALERT
 from privstream.mechanisms.views.tables import in_micros
-from privstream.pipelines.local_time import Clocks, moment
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.show import words
-from privstream.pipelines.show.shown import NUMBERS, keys_of
+from privstream.pipelines.show.shown import NUMBERS, POINTS, keys_of
 from privstream.pipelines.terminal import one_line
 from privstream.transforms.row_types import ENDED
 
@@ -32,10 +32,12 @@ INK, GREY, ALARM = "#222222", "#9a9a9a", "#b3261e"
 COLOURS = ("#0072b2", "#d55e00", "#00805c", "#b0508c", "#8a6d00", "#2a9fd6", "#8b2c1f", "#5b4fc7")
 """Those of Okabe and Ito (2008), darker where white needs that: colour-blind people see them as different."""
 
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
-NO_DATA = "no data"
-STATES = {ALERT: ALARM, "reported": COLOURS[0], "raised": ALARM, NO_DATA: GREY}
+NO_DATA, REPORTED, RAISED = "no data", "reported", "raised"
+STATES = {ALERT: ALARM, REPORTED: COLOURS[0], RAISED: ALARM, NO_DATA: GREY}
 """What bars of a timeline mean, and their colours."""
+
+AT_END = ("histogram", "flags", "cardinality", "ranges", "predecessor")
+"""Questions about the moment at which a window ends; all others are about the window."""
 
 TIMES = {name: "%H:%M" for name in ("hours", "minutes")} | {"seconds": "%H:%M:%S", "year": "%-d %b %Y"}
 TIMES |= {name: "%-d %b" for name in ("date", "day", "week", "month", "quarter")}
@@ -48,18 +50,6 @@ PADDING = {"left": 16, "right": 12, "top": 5, "bottom": 5}
 
 STYLE: dict[str, Any] = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", "gridColor": "#e4e4e4"}
 STYLE |= {"labelFontSize": 12, "titleFontSize": 12, "titlePadding": 8, "domainColor": GREY, "tickColor": GREY}
-
-
-AT_END = ("histogram", "flags", "cardinality", "ranges", "predecessor")
-"""Rows about the moment at which a window ends; all others are about the window."""
-
-NEAREST = "predecessor"
-LOOKS = {name: ("lines", "dots") for name in ("quantiles", "cardinality", "ranges", "ratios")}
-LOOKS |= {name: ("lines", "bars") for name in ("counts", "histogram")}
-LOOKS |= {name: ("bars", "bars") for name in ("top-k", "rises")}
-LOOKS |= {name: ("timeline", "timeline") for name in ("heavy-hitters", "alerts", "flags", "states")}
-LOOKS |= {name: ("dots", "dots") for name in (NEAREST, "queries")}
-"""What draws rows of many windows, and of one, by the name that a question or a view has for its chart."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ class Chart:
     """A chart, which notebooks show.
 
     Attributes:
-        kind: a key of `KINDS`.
+        kind: lines, bars, dots or a timeline, a key of `KINDS`.
         points: what is shown; names are short, distinct, and safe to draw.
         values: what numbers count.
         span: of the axis of time, in microseconds since 1970.
@@ -162,51 +152,36 @@ class Chart:
         axis = alt.Axis(title=None, labelLimit=int(width / 2.5), ticks=False, domain=False, labelPadding=6)
         return alt.Y("name:N", scale=alt.Scale(domain=list(self.names)), axis=axis)
 
-    @property
-    def height(self) -> int:
-        """The height of names one below the other."""
-        return 24 * max(2, len(self.names))
-
 
 def lines(given: Chart, width: int) -> Any:
     """Draw numbers over windows: a line for each name, and a band for its interval; gaps stay gaps."""
-    domain, windows = list(given.names), sorted({(point.start, point.end) for point in given.points})
+    names, windows = list(given.names), sorted({(point.start, point.end) for point in given.points})
     there = {(point.name, point.start) for point in given.points}
-    gaps = [Point(name, *window) for name in domain for window in windows if (name, window[0]) not in there]
+    gaps = [Point(name, *window) for name in names for window in windows if (name, window[0]) not in there]
     columns = max(1, width // 180)
-    drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "symbolSize": 60}
-    drawn |= {"columnPadding": 28, "symbolOpacity": 1}
-    legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(domain) > 1 else None
-    colours, shapes = (alt.Scale(domain=domain, range=list(each[: len(domain)])) for each in (COLOURS, SHAPES))
-    colour = alt.Color("name:N", scale=colours, legend=legend)
+    drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "columnPadding": 28}
+    legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(names) > 1 else None
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=list(COLOURS[: len(names)])), legend=legend)
     at, title = ("end", "end of window, ") if given.at_end else ("start", "start of window, ")
-    y = given.number(alt.Y, "value")
     base = given.rows([*given.points, *gaps]).encode(x=given.time(at, title, width), color=colour)
-    marks = [
-        base.mark_area(opacity=0.15).encode(y=given.number(alt.Y, "lower"), y2="upper:Q"),
-        base.mark_line(strokeWidth=1.8).encode(y=y),
-    ]
-    if len(windows) <= MOST_MARKED:
-        shape = alt.Shape("name:N", scale=shapes, legend=legend)
-        marks.append(base.mark_point(filled=True, size=30, opacity=1).encode(y=y, shape=shape))
-    return alt.layer(*marks).properties(height=380 if width > NARROW else 280)
+    band = base.mark_area(opacity=0.15).encode(y=given.number(alt.Y, "lower"), y2="upper:Q")
+    dot = {"filled": True, "size": 30 if len(windows) <= MOST_MARKED else 5}
+    line = base.mark_line(strokeWidth=1.8, point=dot).encode(y=given.number(alt.Y, "value"))
+    return alt.layer(band, line).properties(height=380 if width > NARROW else 280)
 
 
-def bars(given: Chart, width: int) -> Any:
-    """Draw the numbers of one window: a bar for each name, and a line for its interval."""
-    base = given.rows(given.points).encode(y=given.labels(width))
-    interval = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=given.number(alt.X, "lower"), x2="upper:Q")
-    bar = base.mark_bar(color=COLOURS[0], opacity=0.55, height=14).encode(x=given.number(alt.X, "value"))
-    return alt.layer(bar, interval).properties(height=given.height)
-
-
-def dots(given: Chart, width: int) -> Any:
-    """Draw a point for each name, and a line for its interval; the axis need not begin at 0."""
-    base = given.rows(given.points).encode(y=given.labels(width))
-    ends, at = (given.number(alt.X, name, zero=False, padding=10) for name in ("lower", "value"))
-    interval = base.mark_rule(color=COLOURS[0], strokeWidth=5, opacity=0.35).encode(x=ends, x2="upper:Q")
-    dot = base.mark_point(color=COLOURS[0], filled=True, size=60, opacity=1).encode(x=at)
-    return alt.layer(interval, dot).properties(height=given.height)
+def across(given: Chart, width: int) -> Any:
+    """Draw a bar or a dot for each name, and a line for its interval; the axis of dots need not begin at 0."""
+    base, dots = given.rows(given.points).encode(y=given.labels(width)), given.kind == "dots"
+    scale = {"zero": False, "padding": 10} if dots else {}
+    value, ends = (given.number(alt.X, name, **scale) for name in ("value", "lower"))
+    dot, bar = (
+        base.mark_point(color=COLOURS[0], filled=True, size=60, opacity=1),
+        base.mark_bar(height=14, opacity=0.55),
+    )
+    interval = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=ends, x2="upper:Q")
+    mark = (dot if dots else bar).encode(x=value, color=alt.value(COLOURS[0]))
+    return alt.layer(mark, interval).properties(height=24 * max(2, len(given.names)))
 
 
 def timeline(given: Chart, width: int) -> Any:
@@ -214,32 +189,34 @@ def timeline(given: Chart, width: int) -> Any:
     seen = [state for state in STATES if any(point.state == state for point in given.points)]
     legend = alt.Legend(title=None, orient="bottom", labelFontSize=12) if len(seen) > 1 else None
     colour = alt.Color("state:N", scale=alt.Scale(domain=seen, range=[STATES[one] for one in seen]), legend=legend)
-    base = given.rows(joined(given.points)).mark_bar(height=14).properties(height=given.height)
+    base = given.rows(given.points).mark_bar(height=14).properties(height=24 * max(2, len(given.names)))
     return base.encode(x=given.time("start", "", width), x2="end:T", y=given.labels(width), color=colour)
 
 
-KINDS: dict[str, Callable[[Chart, int], Any]] = {"lines": lines, "bars": bars, "dots": dots, "timeline": timeline}
+KINDS: dict[str, Callable[[Chart, int], Any]] = {"lines": lines, "bars": across, "dots": across, "timeline": timeline}
 
 
-def chart_of(name: str, rows: pa.Table, record: Mapping[str, Any], title: str = "", *, limited: bool = False) -> Chart:
-    """Return the chart of published rows.
+def chart_of(rows: pa.Table, record: Mapping[str, Any], title: str = "", *, limited: bool = False) -> Chart:
+    """Return the chart of published rows: states along time, else numbers over windows, or those of one window.
 
     Args:
-        name: of the chart, such as a key of `LOOKS`.
         record: their guarantee file.
         title: what they are; by the guarantee file if empty.
         limited: whether numbers are of what counts within limits.
     """
-    parameters, columns = record.get("parameters", {}), rows.column_names
-    clocks, (kind, alone) = Clocks.of(parameters), LOOKS.get(name, ("dots", "dots"))
-    title = short(title or words.title_of(record, keys_of(rows)), LONGEST_TITLE)
+    parameters, columns, keys = record.get("parameters", {}), {*rows.column_names}, keys_of(rows)
+    clocks, number, told = Clocks.of(parameters), number_of(rows), list[str]()
+    unit = words.value_unit(record) or number if number == "value" else words.unit_of(record)
+    title = short(title or words.title_of(record, keys, unit), LONGEST_TITLE)
     title = title[:1].upper() + title[1:]
-    number = number_of(name, columns)
-    points = [each for each in points_of(name, rows, number) if each.state or (kind != "timeline" and _drawn(each))]
+    states = not columns.isdisjoint(("status", "state", "raised"))
+    points = episodes(rows) if states else [point for point in points_of(rows, number) if point.value is not None]
     if not points:
         return Chart("dots", title, "Nothing was published that could be drawn.")
-    windows, told = sorted({(point.start, point.end) for point in points}), []
-    kind = alone if len(windows) == 1 else kind
+    windows = sorted({(point.start, point.end) for point in points})
+    kind = "bars" if windows[-1][1] and number != "ratio" and {*keys} - {*POINTS} else "dots"
+    kind = "lines" if len(windows) > 1 and number not in ("rise", "query") and "rank" not in columns else kind
+    kind = "timeline" if states else kind
     if kind in ("bars", "dots") and windows[-1][1]:
         points = [point for point in points if point.end == windows[-1][1]]
         title += f", window until {clocks.moment(windows[-1][1])}"
@@ -254,44 +231,41 @@ def chart_of(name: str, rows: pa.Table, record: Mapping[str, Any], title: str = 
     if kind == "lines" and len(shown) < len(labels) * len({point.start for point in shown}):
         told.append("Gaps: not published, which is not zero.")
     told += ["Numbers are of what counts within limits."] * limited
-    at_end = name in AT_END or parameters.get("over") == "start"
-    moments = [micros for point in shown for micros in (point.start, point.end)]
+    at_end = words.word_of(record) in AT_END or parameters.get("over") == "start"
+    starts, ends = [point.start for point in shown], [point.end for point in shown]
     return Chart(
         kind=kind,
         title=title,
-        caption=" ".join([_meaning(name, kind, rows), *told]),
+        caption=" ".join([_meaning(kind, number, columns), *told]),
         points=shown,
         names=list(labels.values()),
-        values=short(_axis(number, record)),
+        values=short({"ratio": "ratio", "query": "point", "rise": f"{unit} more"}.get(number, unit)),
         at_end=at_end,
         clocks=clocks,
-        span=_span({} if kind == "lines" else parameters, clocks, moments[at_end::2] if kind == "lines" else moments),
-        log=name == "quantiles" and parameters.get("scale") == "log",
+        span=(
+            min(ends if kind == "lines" and at_end else starts),
+            max(starts if kind == "lines" and not at_end else ends),
+        ),
+        log=parameters.get("scale") == "log",
     )
 
 
-def number_of(chart: str, columns: Sequence[str]) -> str:
+def number_of(rows: pa.Table) -> str:
     """Return the column with the number of a row; empty where it has none."""
-    wanted = {"rises": ("rise",), NEAREST: ("query",)}.get(chart, ("value", *NUMBERS))
-    return next((name for name in wanted if name in columns), "")
+    names = rows.column_names
+    if "distance" in names:
+        return "query"
+    wanted = ("rise",) if "rise" in names and rows["rise"].null_count < rows.num_rows else ("value", *NUMBERS)
+    return next((name for name in wanted if name in names), "")
 
 
-def _axis(number: str, record: Mapping[str, Any]) -> str:
-    """Return what numbers count."""
-    if number == "value":
-        return words.value_unit(record) or number
-    named = {"ratio": "ratio", "query": "point", "rise": f"{words.unit_of(record)} more"}
-    return named.get(number, words.unit_of(record))
-
-
-def _meaning(name: str, kind: str, rows: pa.Table) -> str:
+def _meaning(kind: str, number: str, columns: Container[str]) -> str:
     """Return what marks mean."""
     if kind == "timeline":
         return "Bars: from the first window to the last one."
-    if name == NEAREST:
+    if number == "query":
         return "Dots: queries. Lines: from the point below to the point above."
-    own = "lower" in rows.column_names and rows["lower"].null_count < rows.num_rows
-    sure = "95% intervals, each alone" if own else "error bounds, which hold for all rows together"
+    sure = "95% intervals, each alone" if "lower" in columns else "error bounds, which hold for all rows together"
     return f"{'Bands' if kind == 'lines' else 'Lines'}: {sure}."
 
 
@@ -304,34 +278,22 @@ def _labels(points: Sequence[Point], kind: str) -> dict[str, str]:
     largest = sorted(names, key=lambda name: (-sizes[name], name))
     chosen = names[-MOST_ROWS:] if kind == "dots" else largest[: MOST_LINES if kind == "lines" else MOST_ROWS]
     if kind == "timeline":
-        begins = {point.name: point.start for point in sorted(points, key=lambda point: -point.start)}
-        chosen.sort(key=lambda name: begins[name])
+        chosen.sort(key=names.index)
     texts = [short(name) for name in chosen]
-    alike = [text if texts.count(text) == 1 else f"{text} #{place}" for place, text in enumerate(texts, start=1)]
-    return dict(zip(chosen, alike, strict=True))
+    different = [text if texts.count(text) == 1 else f"{text} #{place}" for place, text in enumerate(texts, start=1)]
+    return dict(zip(chosen, different, strict=True))
 
 
-def _span(parameters: Mapping[str, Any], clocks: Clocks, moments: Sequence[int]) -> tuple[int, int]:
-    """Return the time of a run, as far as its options say it, with some moments in it."""
-    found = [*moments]
-    for option in ("start", "end"):
-        try:
-            found.append(round(moment(option, parameters[option], clocks.zone) * 1e6))
-        except (KeyError, ValueError, TypeError, OverflowError):  # whatever somebody has written into the file
-            continue
-    return min(found), max(found)
-
-
-def joined(points: Sequence[Point]) -> list[Point]:
-    """Join windows of a name in one state that follow each other."""
+def episodes(rows: pa.Table) -> list[Point]:
+    """Return when each name was in which state, by their beginning: windows that follow each other are one."""
     found: dict[str, list[Point]] = defaultdict(list)
-    for point in sorted(points, key=lambda each: each.start):
+    for point in sorted(points_of(rows, ""), key=lambda each: each.start):
         own = found[point.name]
         if own and own[-1].state == point.state and own[-1].end >= point.start:
             own[-1] = replace(own[-1], end=max(own[-1].end, point.end))
-        else:
-            own.append(Point(point.name, point.start, point.end, state=point.state))
-    return [point for own in found.values() for point in own]
+        elif point.state:
+            own.append(point)
+    return sorted((point for own in found.values() for point in own), key=lambda each: each.start)
 
 
 def short(text: str, most: int = LONGEST_NAME) -> str:
@@ -345,22 +307,21 @@ def short(text: str, most: int = LONGEST_NAME) -> str:
     return f"{line[: most - 10]}…{one_line(text[-LONGEST_TEXT:])[-9:]}" if cut else line
 
 
-def points_of(chart: str, table: pa.Table, number: str) -> list[Point]:
+def points_of(table: pa.Table, number: str) -> list[Point]:
     """Return what a chart needs of rows."""
     keys, prefix = keys_of(table), f"{number}_" if f"{number}_lower" in table.column_names else ""
-    ends = ("predecessor", "successor") if chart == NEAREST else (f"{prefix}lower", f"{prefix}upper")
+    ends = ("predecessor", "successor") if number == "query" else (f"{prefix}lower", f"{prefix}upper")
     points = []
     for row in in_micros(table).to_pylist():
-        value = _finite(row.get(number))
-        lower, upper = (_finite(row.get(end)) for end in ends)
-        if chart == NEAREST:  # there is no point 0
+        value, lower, upper = (_finite(row.get(name)) for name in (number, *ends))
+        if number == "query":  # there is no point 0
             lower, upper = lower or value, upper or value
         elif lower is None and upper is None and value is not None and row.get("error_bound", -1) >= 0:
             lower, upper = value - row["error_bound"], value + row["error_bound"]
         if lower is None or upper is None:  # a lower bound has no interval
             lower = upper = None
         span = row.get("window_start", 0), row.get("window_end", 0)
-        points.append(Point(name_of(row, keys), *span, value, lower, upper, state_of(row, chart)))
+        points.append(Point(name_of(row, keys), *span, value, lower, upper, state_of(row)))
     return points
 
 
@@ -374,17 +335,11 @@ def name_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ", ".join(filter(None, texts.values())) or "all"
 
 
-def state_of(row: Mapping[str, Any], chart: str) -> str:
+def state_of(row: Mapping[str, Any]) -> str:
     """Return the state that a row reports; empty where it reports none."""
-    if "raised" in row:
-        return "raised" if row["raised"] else ""
     if "status" in row:
-        return "" if row["status"] == ENDED else "reported" if chart == "heavy-hitters" else ALERT
-    return state if (state := row.get("state", "")) in STATES else ""
-
-
-def _drawn(point: Point) -> bool:
-    return point.value is not None
+        return "" if row["status"] == ENDED else ALERT if "rule" in row else REPORTED
+    return RAISED if row.get("raised") else state if (state := row.get("state", "")) in STATES else ""
 
 
 def _finite(value: Any) -> float | None:

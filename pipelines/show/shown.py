@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from privstream.mechanisms.limits.contributions import MOST_DROPPED
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.show import words
+from privstream.transforms.row_types import LimitShare
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 NUMBERS = ("people", "value", "estimate", "ratio")
 """What may be the number of a row, the first one that there is."""
@@ -236,3 +241,51 @@ def _spread(lower: float | None, upper: float | None) -> float | None:
     if lower is None:
         return None
     return 1.0 if upper is None else (upper - lower) / 4
+
+
+PLAIN, FEW, WIDEST = 8, 100, 0.5
+"""Scales of the noise that are plain to see; people for which an epsilon is named; an interval that says nothing."""
+
+NOBODY = (
+    "No limit is suggested: too few people can be seen, or a few have most. It takes some {least:,.0f} people with "
+    "alike numbers; with --epsilon {epsilon} it would take 100."
+)
+MEANS = (
+    "kept: share of all contributions (items in windows); {beyond} may have more than is in this table. noise: "
+    "standard deviation of a count. in one, in all: people that an item needs in one window, or in each, to be found "
+    "with an even chance."
+)
+FOUND = (
+    "For epsilon {epsilon:g} and delta {delta:g}, the limit that keeps most in relation to noise, of those that, "
+    "as far as can be seen, drop at most {most:.0%}:"
+)
+
+
+def limits_below(rows: Sequence[LimitShare], promise: Any, monitor: Any) -> Iterator[Any]:
+    """Yield what `privstream suggest` shows on a terminal: its rows, and the option on a line of its own."""
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("limit", "people", "kept", "noise", "in one", "in all"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        if row.limit is not None:
+            assert row.kept is not None and row.kept_lower is not None and row.kept_upper is not None
+            share = f"{row.kept:.0%} ({row.kept_lower:.0%} to {row.kept_upper:.0%})"
+            table.add_row(
+                f"{row.limit:,.15g}",
+                f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})",
+                share if row.kept_upper - row.kept_lower <= WIDEST else "not known",
+                f"{row.stddev:,.3g}",
+                f"{row.found_in_one:,}",
+                f"{row.found_in_all:,}",
+            )
+    if table.row_count:
+        yield table
+        yield Text(MEANS.format(beyond=f"{rows[-1].people_lower:,} to {rows[-1].people_upper:,} people"))
+    if option := next((row.suggested for row in rows if row.suggested), ""):
+        (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
+        yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED))
+        yield Text(option)
+    else:
+        least = PLAIN * promise.number("accuracy", "noise_scale")
+        needed = promise.number("parameters", "epsilon") * least / FEW
+        yield Text(NOBODY.format(least=least, epsilon=f"{needed:.2g}"))

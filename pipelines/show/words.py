@@ -4,14 +4,123 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.views.counts import CORRECTED
 from privstream.pipelines.model.catalogue import QUESTIONS
-from privstream.pipelines.show.records import OUTSIDE, SEVERAL, Records, fault
+
+SEVERAL = 3
+"""Reasons, or questions, that a line names."""
+
+FIELDS = {"user": "a user", "item": "an item", "value": "a value"}
+RULES = {
+    "missing": ("without {}", "--{}"),
+    "type": ("with {} that is neither text nor an integer", "--{}"),
+    "encoding": ("with {} that is not in the encoding of the file", "--encoding"),
+    "long": ("with {} that is too long", "--{}"),
+}
+FAULTS = {
+    f"{field}_{rule}": (words.format(name), option.format(field))
+    for field, name in FIELDS.items()
+    for rule, (words, option) in RULES.items()
+} | {
+    "time_missing": ("without a time", "--time"),
+    "time_type": ("with a time that is neither a number nor text", "--time"),
+    "time_syntax": ("with a time that is not ISO 8601", "--time-format"),
+    "time_zone": ("with a time without an offset from UTC", "--time-zone"),
+    "time_skipped": ("with a time that the clocks of the zone skip", "--time-zone"),
+    "time_unit": ("with a time that is a plain number", "--time-unit"),
+    "time_finite": ("with a time that is not finite", "--time"),
+    "time_range": ("with a time outside of 1970 to 2200", "--time-unit"),
+    "value_type": ("with a value that is not a number", "--decimal"),
+    "value_finite": ("with a value that is not finite", "--value"),
+    "where_type": ("with a field of another type than the condition needs", "--where"),
+    "where_finite": ("with a number that is not finite in the condition", "--where"),
+    "where_encoding": ("with a condition's field that is not in the encoding of the file", "--encoding"),
+    "where_long": ("with a condition's field that is too long", "--where"),
+    "point_type": ("with a point that is not a whole number", "--item"),
+    "malformed_cell": ("with an error in a cell", "--dead-letter"),
+    "malformed_line": ("in lines that break the rules of their format", "--input-format"),
+    "long_line": ("in lines that are too long", "--input-format"),
+    "carriage_return": ("with a carriage return that ends no line", "--quote"),
+    "malformed_record": ("that are not one JSON object", "--dead-letter"),
+}
+"""Why a row is malformed, by how the name of its counter ends; and the option that mends or shows it."""
+
+MALFORMED, AFTER_READING = "events_malformed_", "point_type"
+"""Counters of malformed rows; and the one whose rows have been counted as read."""
+
+OUTSIDE = {
+    "events_outside_run": "outside of --start to --end",
+    "events_outside_domain": "with items outside of --domain or --rules",
+}
+UNUSED = {
+    "events_of_other_values": "neither enter nor leave",
+    "events_of_other_actions": "neither insert nor delete",
+    "points_outside_universe": "outside of the universe",
+    "events_filtered": "do not pass --where",
+    "events_without_value": "without a value count as 0",
+}
+"""Other rows that are not used, or not as they are."""
+
+
+class Records(NamedTuple):
+    """What a run has done with the rows of its input, by its exact counters.
+
+    Attributes:
+        faults: of malformed rows, by keys of `FAULTS`.
+        rest: what became of rows that are neither used nor malformed, in words, the most frequent first.
+    """
+
+    read: int
+    used: int
+    malformed: int
+    late: int
+    faults: Mapping[str, int]
+    rest: Mapping[str, int]
+
+    @classmethod
+    def of(cls, counters: Mapping[str, int]) -> Records:
+        """Take the counters of one question apart."""
+        faults = {name.removeprefix(MALFORMED): n for name, n in counters.items() if name.startswith(MALFORMED) and n}
+        read = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
+        malformed, late = counters.get("events_malformed", 0), counters.get("events_late", 0)
+        used = max(0, counters.get("events_usable", 0) - late)  # an event may be late for several windows
+        others = {"events_late": "late", **OUTSIDE, **UNUSED}
+        rest = {text: counters[name] for name, text in others.items() if counters.get(name)}
+        return cls(read, used, malformed, late, faults, dict(sorted(rest.items(), key=lambda one: -one[1])))
+
+    def in_words(self, dead_letter: str | None = None) -> str:
+        """Say how many rows were used, and what became of the others."""
+        kept = f"see {dead_letter}" if dead_letter else "--dead-letter FILE keeps them"
+        parts = [f"{self.malformed:,} malformed: {kept}"] if self.malformed else []
+        parts += [f"{count:,} {what}" for what, count in [*self.rest.items()][:SEVERAL]]
+        rest = f" ({'; '.join(parts)})" if parts else ""
+        return f"{self.used:,} of {self.read:,} rows used{rest}"
+
+    def reasons(self, time_format: str | None = None) -> str:
+        """Say why rows are not used, the most frequent reason first."""
+        return listed({fault(code, time_format): number for code, number in self.faults.items()} | {**self.rest})
+
+
+def fault(code: str, time_format: str | None = None) -> str:
+    """Say what is wrong with rows, and which option is about it."""
+    what, option = FAULTS.get(code, (f"refused as {code.replace('_', ' ')}", "--dead-letter"))
+    if code == "time_syntax" and time_format is not None:
+        what = f"with a time that is not of the form {time_format}"
+    return f"{what} ({option})"
+
+
+def listed(found: Mapping[str, int]) -> str:
+    """Write numbers of things, the largest first."""
+    return ", ".join(f"{number:,} {what}" for what, number in sorted(found.items(), key=lambda one: -one[1]))
+
 
 WARNING = "WARNING: "
 """How the one line begins that warns."""
@@ -21,6 +130,9 @@ LABEL, MUCH, MOST = 11, 0.05, 0.5
 
 DRY = "dry run: nothing is published, recorded or spent; these numbers are exact, guard them like the input"
 NO_COUNTERS = "the runner reports no counters: how many rows were used is not known"
+
+SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
+"""What makes names the same, by the option that does."""
 
 STOPPED = {
     "runs_stopped": "tests stop, since their budget is spent: raise --epsilon, or report less often",
@@ -32,20 +144,22 @@ MANY_LINES = "records_of_many_lines"
 
 SHARES = {
     "values_clipped": ("events_usable", "of values are beyond --max-value, --low or --high"),
-    "contributions_clipped": ("contributions_summed", "of sums per person are beyond --max-value and count as it"),
     "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond --max-value"),
     "values_rounded": ("events_read", "of values are rounded to --value-unit"),
 }
 """Counters that are worth a warning where they are a large share of another one, and what it says."""
 
 DROPPED = {
-    "values": "of values are dropped by --max-per-window",
-    "items": "of items are dropped by --max-per-window",
-    "contributions": "of contributions are dropped by --max-contributions",
-    "entries": "of entries are dropped by --max-contributions",
-    "charged": "of contributions are dropped by --max-hits",
+    f"{name}_over_limit": (f"{name}_before_limit", f"of {what} are dropped by {option}")
+    for name, what, option in (
+        ("values", "values", "--max-per-window"),
+        ("items", "items", "--max-per-window"),
+        ("contributions", "contributions", "--max-contributions"),
+        ("entries", "entries", "--max-contributions"),
+        ("charged", "contributions", "--max-hits"),
+    )
 }
-"""The same of what limits drop, where no share of it is released: counters before and over each limit."""
+"""The same of what limits drop, where no share of it is released."""
 
 ACCURACY = {
     "stddev": "typically within {} {unit}",
@@ -58,21 +172,15 @@ ACCURACY = {
 """What numbers of a guarantee file on its accuracy mean."""
 
 NEAREST = "at most {} {unit} between a query and its answer as a rule (95%)"
-SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
-"""What makes names the same, by the option that does."""
 
 
 class Asked(NamedTuple):
-    """A question of a run, as its summary is made of it.
-
-    Attributes:
-    """
+    """A question of a run, as its summary is made of it."""
 
     name: str
     counters: Mapping[str, int]
     record: Mapping[str, Any]
     published: int = 0
-    alike: int = 0
 
 
 class Budget(NamedTuple):
@@ -124,12 +232,14 @@ def summary(
     dead_letter: str | None = None,
     dry_run: bool = False,
     views: Sequence[str] = (),
+    items: Iterable[str] = (),
 ) -> Summary:
     """Say what a run has used and published, what it promises, and how accurate that is.
 
     Args:
         budget: what it costs; None where nobody knows.
         path: of its rows; None if they are not kept.
+        items: that are published.
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
@@ -138,22 +248,23 @@ def summary(
     used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
     parameters = asked[0].record.get("parameters", {})
-    alike = sum(each.alike for each in asked)
     lines = {
         "privacy": privacy_in_words(guarantee, parameters.get("window")),
         "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
         "limits": _together({each.name: limits_in_words(each.record) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
         "views": f"{', '.join(views)}: at no cost" if views else "",
-        "note": _alike(alike, [each for name, each in SPELLED.items() if not parameters.get(name)]),
+        "note": _alike(items, [each for name, each in SPELLED.items() if not parameters.get(name)]),
         "more": "" if path is None or dry_run else f"privstream explain {path}",
     }
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
 
 
-def _alike(number: int, spelled: Sequence[tuple[str, str]]) -> str:
+def _alike(items: Iterable[str], spelled: Sequence[tuple[str, str]]) -> str:
     """Say how many names would be the same, and by which options; empty where none would."""
-    if not number:
+    nfc = partial(unicodedata.normalize, "NFC")
+    number = sum(many for many in Counter(nfc(nfc(item).casefold()) for item in items).values() if many > 1)
+    if not number or not spelled:
         return ""
     differ, options = zip(*spelled, strict=True)
     return f"{number:,} published names differ in {' or '.join(differ)} alone: {' '.join(options)}"
@@ -201,17 +312,14 @@ def _warnings(asked: Asked) -> Iterable[str]:
             f"{percent(lost / records.read)} of rows are not used, most of them "
             f"{why or 'later than --allowed-lateness'}"
         )
-    for name, number in records.outside.items():
-        if number >= MOST * records.read and not (name == "events_outside_domain" and "rules" in parameters):
-            yield f"{percent(number / records.read)} of rows are {OUTSIDE[name][0]}: is that intended?"
-    shares = dict(SHARES)
-    if asked.record.get("limits") is None:
-        dropping = {f"{name}_over_limit": (f"{name}_before_limit", text) for name, text in DROPPED.items()}
-        shares = dropping | shares
-    for name, (of, text) in shares.items():
-        number, whole = counters.get(name, 0), counters.get(of, 0)
-        if number and number >= MUCH * whole:
-            yield f"{percent(min(1.0, number / max(whole, 1)))} {text} (exact, for you alone: choose no limit by it)"
+    for name, text in OUTSIDE.items():
+        share = counters.get(name, 0) / max(records.read, 1)
+        if share >= MOST and not (name == "events_outside_domain" and "rules" in parameters):
+            yield f"{percent(share)} of rows are {text}: is that intended?"
+    for name, (of, text) in (SHARES if asked.record.get("limits") else DROPPED | SHARES).items():
+        share = counters.get(name, 0) / max(counters.get(of, 0), 1)
+        if share >= MUCH:
+            yield f"{percent(min(1.0, share))} {text} (exact, for you alone: choose no limit by it)"
     if counters.get(MANY_LINES):
         yield many_lines(counters)
     yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
@@ -368,8 +476,8 @@ def value_unit(record: Mapping[str, Any]) -> str:
     return f"{unit:g} {name}" if unit != 1 else "" if name == "value" else str(name)
 
 
-def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
-    """Return what the rows of a guarantee file are, which have these columns for items."""
+def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",), unit: str = "") -> str:
+    """Return what the rows of a guarantee file are, which have these columns for items, and numbers in a `unit`."""
     word, given = word_of(record), record.get("parameters", {})
     window = given.get("window")
     length = "" if window is None else window_in_words(window)
@@ -377,7 +485,7 @@ def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
         title = QUESTIONS[word].title if word in QUESTIONS else word
         return f"{title}{f' by {length}' if length else ''}"
     over = given.get("over", "window")
-    about = f"{unit_of(record)} per {', '.join(keys)}"
+    about = f"{unit or unit_of(record)} per {', '.join(keys)}"
     if over == "window":
         return f"{about}{f' and {length}' if length else ''}"
     span = "since the start" if over == "start" else f"in {window_in_words(over)}"

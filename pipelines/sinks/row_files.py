@@ -180,10 +180,6 @@ OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 ITEM_FIELDS = ("item", "category")
 """The fields of rows that have an item."""
 
-ALIKE = "names_alike"
-"""Counter of published names that differ from another one only in large and small letters, or in how they are composed.
-"""
-
 TAKEN = ("run_id", "row_key")
 """Columns that destinations add."""
 

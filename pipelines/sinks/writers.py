@@ -27,7 +27,6 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import END, WINDOW_FORMATS
 from privstream.pipelines.sinks.destination import Destination, send_file
 from privstream.pipelines.sinks.row_files import (
-    ALIKE,
     COMPLETE,
     check_destination,
     output_format,
@@ -44,7 +43,6 @@ from privstream.pipelines.stores import join, scheme_of
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.domain import number_alike
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
@@ -102,14 +100,11 @@ def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
 def _write(
     impulse: bytes, parts: Iterable[Any], *, path: str, row_type: Any, order: tuple[str, ...], owner_only: bool
 ) -> None:
-    """Write the file; count that it is complete, and which of its names look like others."""
-    item = shape_of(row_type).item
-    if order or item is not None:
+    """Write the file; count that it is complete."""
+    if order or shape_of(row_type).item is not None:
         found = [from_stream(data) for _, data in sorted(parts)]
         table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
         write_row_file(path, row_type, sort_table(table, order), owner_only=owner_only)
-        names = [] if item is None else table[item].unique().to_pylist()
-        counter(ALIKE).inc(number_alike(names))
     else:
         with whole_file(path, owner_only=owner_only) as stream:
             write_rows(stream, row_type, (from_stream(data) for _, data in parts), output_format(path))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms import SeededNoise
-from privstream.pipelines.audit.replay import publish
-from privstream.pipelines.audit.worst import MINUTE, Sent, batches
+from privstream.pipelines.audit.replay import MINUTE, Sent, batches, publish
 from privstream.pipelines.model.catalogue import question
 from privstream.transforms import Domain
 from privstream.transforms.reading.fields import NUMBER

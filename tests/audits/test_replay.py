@@ -13,7 +13,7 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise import running
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.pipelines.audit.worst import RUN, RUNS, WORST, Pair, Sent, crowd, everything
+from privstream.pipelines.audit.replay import RUN, RUNS, WORST, Pair, Sent, crowd, everything
 from privstream.pipelines.model.catalogue import question
 from privstream.transforms import Domain, KeyedCounts, NumericQuantiles
 from privstream.transforms.batches import from_stream

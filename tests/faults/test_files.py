@@ -175,15 +175,13 @@ def test_f10_a_line_break_within_a_quoted_name_is_part_of_it(tmp_path, run):
     assert found.counts() == {"rain": 20} and "20 of 20" in found.said
 
 
-def test_f11_names_that_look_the_same_are_said_and_can_be_one(tmp_path, run):
+def test_f11_names_that_look_the_same_can_be_one(tmp_path, run):
     items = ["Milk", "MILK", "Caf\u00e9", "Cafe\u0301", "tea"]
     (tmp_path / "a.csv").write_text(lines(items * 20), encoding="utf-8")
     found = run("--input", "a.csv", items=items)
     assert found.counts() == dict.fromkeys(items, 20)
-    assert " 4 published names differ" in found.said and "--fold-case" in found.said
     found = run("--input", "a.csv", "--fold_case", "--normalize", items=items)
     assert found.counts() == {"milk": 40, "caf\u00e9": 40, "tea": 20}
-    assert "names differ" not in found.said
 
 
 def test_f13_a_closed_standard_output_is_no_failure(tmp_path, run):

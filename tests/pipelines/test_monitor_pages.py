@@ -10,9 +10,9 @@ from example_results import HOSTILE, HOUR, PERSONS, START, arrow_table, row_of, 
 from privstream.mechanisms.privacy.guarantee import guarantee_record
 from privstream.pipelines import cli
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.report.commands import LivePage
 from privstream.pipelines.report.page import section
 from privstream.pipelines.report.result import output_of, read_result, results_of
-from privstream.pipelines.serve.serve_command import LivePage
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
 from privstream.transforms.row_types import AlertState, KeyCount, KeyRise, RatioEstimate
 

@@ -12,8 +12,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import read_guarantee_file
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.report.result import results_in
 from privstream.pipelines.run import run as runs
-from privstream.pipelines.serve.serve_command import results_in
 
 EXAMPLE = """\
 data: {input: clicks.csv, user: customer, time: ts}

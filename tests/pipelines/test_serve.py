@@ -11,7 +11,7 @@ import pytest
 from example_results import HOSTILE, add_window, watched, write
 from headless_browser import Chromium
 from privstream.pipelines.report import result
-from privstream.pipelines.serve.serve_command import LivePage, is_local, listen
+from privstream.pipelines.report.commands import LivePage, is_local, listen
 
 
 def text_of(page: str) -> str:

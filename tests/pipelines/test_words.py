@@ -10,8 +10,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import QUESTIONS
+from privstream.pipelines.report.result import regime_in_words
 from privstream.pipelines.show import words
-from privstream.pipelines.show.explain_command import regime_in_words
 from privstream.pipelines.show.words import Asked, Budget, summary
 
 WEEK = 7 * 86_400.0

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,13 +159,6 @@ class Spelling:
 
 
 AS_WRITTEN = Spelling()
-
-
-def number_alike(names: Iterable[str]) -> int:
-    """Return how many names differ from another one only in large and small letters, or in how they are composed."""
-    nfc = unicodedata.normalize
-    alike = Counter(nfc("NFC", nfc("NFC", name).casefold()) for name in set(names))
-    return sum(number for number in alike.values() if number > 1)
 
 
 COMPRESSED = (".bz2", ".deflate", ".gz", ".lzma", ".xz", ".zst", ".zstd")

@@ -1,1 +1,0 @@
-"""`privstream serve`: a page that shows results as they come."""

@@ -1,1 +1,0 @@
-"""`privstream suggest`: limits that nobody must guess."""
