@@ -73,8 +73,8 @@ exit status:
 
 OF_ALL = {"--traceback": {"action": "store_true", "help": "show the traceback of an error, which may quote records"}}
 OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
-NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "set"})
-"""Parsed values that a command does not get: what all commands have, and what is `given`."""
+NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
+"""Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
 NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"

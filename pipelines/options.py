@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -15,8 +16,11 @@ from privstream.pipelines.model.given import Given, Layer, Named, assignments, m
 from privstream.pipelines.model.monitor import SECTIONS
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.suggestions import meant
-from privstream.pipelines.yaml_file import Document, at
+from privstream.pipelines.yaml_file import Document, at, read_document
 from pydantic.fields import FieldInfo
+
+DEFAULTS = "privstream.yaml"
+"""The file of defaults, in the working folder."""
 
 TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
           "account": "noise key and budget"}  # fmt: skip
@@ -136,14 +140,19 @@ THIS_RUN: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """How a run is done."""
 
-SET = {"--set": {"action": "append", "default": [], "metavar": "PATH=VALUE", "help": "any key of `privstream schema`, "
-                 "such as data.time_zone=Europe/Berlin; may be given several times"}}  # fmt: skip
+LAYERS: Mapping[str, Mapping[str, Any]] = {
+    "--defaults": {"metavar": "FILE", "help": "YAML with parts of a monitor that hold where nothing else is given "
+                   f"(default: {DEFAULTS}, if it is there)"},
+    "--set": {"action": "append", "default": [], "metavar": "PATH=VALUE", "help": "any key of `privstream schema`, "
+              "such as data.time_zone=Europe/Berlin; may be given several times"},
+}  # fmt: skip
+"""Where else values come from."""
 
 
 def add_execution(parser: argparse.ArgumentParser, *, runs: bool = True) -> None:
-    """Add what sets any key, and, of what `runs`, how."""
+    """Add where else values come from, and, of what `runs`, how."""
     group = parser.add_argument_group("this run") if runs else parser
-    for option, how in {**(THIS_RUN if runs else {}), **SET}.items():
+    for option, how in {**(THIS_RUN if runs else {}), **LAYERS}.items():
         group.add_argument(option, **how).seldom = option != "--dry-run"  # type: ignore[attr-defined]
 
 
@@ -153,7 +162,7 @@ def given_to(
     options: Sequence[OptionOf],
     document: Document | None = None,
 ) -> Given:
-    """Return what parsed options say, by where they go, above what a monitor, a `document`, says.
+    """Return what parsed options say, by where they go, above a `document`, and that above a file of defaults.
 
     Args:
         kind: the question of a single command.
@@ -161,8 +170,8 @@ def given_to(
     """
     values = {option.place: given[dest] for option in options if (dest := ".".join(option.place)) in given}
     main: Layer = _named(kind, values, {option.place: option.word for option in options})
-    layers: list[Layer] = [*([] if kind is None else [Named(kind.info.usual, {})]), *([document] if document else [])]
-    layers.append(main)
+    layers: list[Layer] = [] if kind is None else [Named(kind.info.usual, {})]
+    layers += filter(None, [_defaults(given["defaults"]), document, main])
     if given["set"]:
         layers.append(assignments(given["set"], {option.name: option.place for option in options}))
     return Given(layers, document or main, kind)
@@ -177,6 +186,16 @@ def _named(
     """Return values by their places; a single question is there even where none of its options is given."""
     content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
     return Named(reduce(merge, (nested(place, value) for place, value in given.items()), content), names, error)
+
+
+def _defaults(path: str | None) -> Document | None:
+    """Return the file of defaults, if there is one."""
+    if path is None and not os.path.isfile(DEFAULTS):
+        return None
+    document = read_document(path or DEFAULTS)
+    if wrong := document.content.keys() - SECTIONS:
+        raise document.error((min(wrong),), f"must be one of {', '.join(SECTIONS)}")
+    return document
 
 
 def in_python(

@@ -1,4 +1,4 @@
-"""What somebody has given, in layers: a monitor, options, `--set`. Errors are in their words."""
+"""What somebody has given, in layers: a file of defaults, a monitor, options, `--set`. Errors are in their words."""
 
 from __future__ import annotations
 

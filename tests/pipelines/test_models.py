@@ -134,9 +134,19 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
         MODELS["quantiles"].read({"low": 0, "high": 1, "quantile": [0.5]})
 
 
-def test_every_key_is_reached_by_set() -> None:
+def test_every_key_is_reached_by_set_and_defaults_stand_below(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = parsed("counts", "--set", "data.time_zone=Europe/Berlin", "--set", "top=3", "--set", "windows.window=1h")
     assert (found.data.time_zone, found.questions["counts"].top, found.windows.window) == ("Europe/Berlin", 3, 3600)
+    (tmp_path / "privstream.yaml").write_text("data: {user: who, time_zone: UTC}\naccount: {key: k, dataset: shop}\n")
+    found = parsed("counts", "--time-zone", "Europe/Berlin")
+    assert (found.data.user, found.data.time_zone, found.account.dataset) == ("who", "Europe/Berlin", "shop")
+    (tmp_path / "other.yaml").write_text("data: {usr: who}\n")
+    with pytest.raises(UsageError, match=r"other.yaml, line 1: data.usr: unknown key; did you mean `user`"):
+        parsed("counts", "--defaults", "other.yaml")
+    (tmp_path / "other.yaml").write_text("questions: {}\n")
+    with pytest.raises(UsageError, match=r"other.yaml, line 1: questions: must be one of windows"):
+        parsed("counts", "--defaults", "other.yaml")
 
 
 @pytest.mark.parametrize("word", MODELS)
