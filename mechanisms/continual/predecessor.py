@@ -283,14 +283,6 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
     Accuracy:
         As of `IncrementalPredecessor`.
 
-    Example:
-        >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=10)
-        >>> step = PredecessorStep(Updates(np.arange(200001, 500001)), queries=[100, 10**6])
-        >>> state, near = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
-        >>> bool(near.predecessors[0] == 0), bool(400000 < near.predecessors[1] < 500000)
-        (True, True)
-
     Source: Henzinger, Sricharan, Steiner (2023), Lemmas 14, 26, 27; docs/proofs/range_counting.md, section 5.
     """
 
@@ -341,7 +333,7 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError, TypeError: points or queries have another type or shape, or are outside of the universe.
+            ValueError, TypeError: points or queries are none of the universe.
         """
         asked = checked_points("queries", given.queries, self.universe)
         step, source = self._step_number(state.step + 1), self._source(noise)

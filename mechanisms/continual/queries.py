@@ -14,7 +14,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from typing_extensions import override
 
-_TRIED = 1 << 22  # numbers of a query that is tried
+_TRIED = 1 << 24  # numbers of a query that is tried
 
 
 @dataclass(frozen=True)

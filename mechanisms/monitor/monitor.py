@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
@@ -246,9 +247,9 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         """Privacy of one person over the whole run."""
         found, counted = self.calibrated, self.calibrated.count_sigma is not None
         charge, published = ("change", "changes of status") if found.up_steps else ("hit", "items that were hits")
-        limits = [f"Each person is charged for at most {_many(self.max_hits, charge)} and then no longer counted."]
+        limits = [f"Each person is charged for at most {Limit('', self.max_hits, charge)} and then no longer counted."]
         if self._budget.tests_per_person is not None:
-            limits.append(f"Each person takes part in at most {_many(self._budget.tests_per_person, 'test')}.")
+            limits.append(f"Each person takes part in at most {Limit('', self._budget.tests_per_person, 'test')}.")
         return PrivacyGuarantee(
             unit=PERSON,
             epsilon=self.epsilon,
@@ -365,7 +366,3 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     def _given(self, thresholds: tuple[int, ...], items: Words) -> Integers | int:
         """Return the public thresholds of rules, or nothing where there are none."""
         return np.array(thresholds, np.int64)[items.astype(np.int64)] if thresholds else 0
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number > 1)}"

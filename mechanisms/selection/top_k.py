@@ -283,9 +283,6 @@ class CandidateSelection(NamedTuple):
 class ExponentialMechanismWithGap(QueryMechanism):
     """Selects a candidate with probability proportional to e^(utility / `utility_scale`), and publishes a noisy gap.
 
-    The gap is logistic with location theta, given that it is positive; theta is the utility of the selected candidate
-    minus the soft maximum of all others, both in units of `utility_scale`.
-
     Privacy:
         Unit: one change of the data that moves no utility by more than `sensitivity`. epsilon-DP for each call of
         `select`, or for index and gap together if any exact sampler of the exponential mechanism selects on the same

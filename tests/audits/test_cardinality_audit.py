@@ -104,7 +104,7 @@ def shown_in(made, state, sizes, noise):
     """Return what a run publishes."""
     shown = []
     for step, size in enumerate(sizes.tolist(), start=1):
-        state, _ = made.publish(replace(state, step=step, size=size), noise)
+        state = made.published(replace(state, step=step, size=size), noise)
         shown.append(state.shown)
     return tuple(shown)
 
