@@ -72,11 +72,16 @@ def _command(
     return Command(description=description, options={**LEDGER, **options}, run=about_ledger)
 
 
-def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
+def _contents(ledger: Ledger) -> Contents:
     contents = ledger.contents()
-    names = contents.datasets
-    if not names:
+    if not contents.lines:
         raise ValueError(f"no run is recorded yet: there is no line in {ledger.path}")
+    return contents
+
+
+def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
+    contents = _contents(ledger)
+    names = contents.datasets
     if dataset is not None and dataset not in names:
         raise ValueError(f"dataset must be one of {', '.join(map(repr, names))}, got {dataset!r}")
     accounts = [_account(name, contents) for name in (names if dataset is None else [dataset])]
@@ -209,7 +214,7 @@ FIT = _command(
 
 
 def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
-    contents = ledger.contents()
+    contents = _contents(ledger)
     for path in guarantee:
         _check(contents, path)
     lines, runs = len(contents.lines), len(contents.entries)

@@ -55,14 +55,10 @@ def _budget(transform: Any) -> dict[str, Any]:
     return {
         "epsilon": transform.guarantee.epsilon,
         "method": getattr(transform, METHOD, None),
-        "error": _finite(accuracy.error),
+        "error": None if accuracy.error == math.inf else accuracy.error,
         "accuracy": accuracy.to_dict(),
         "guarantee": _record(transform.guarantee),
     }
-
-
-def _finite(error: float) -> float | None:
-    return None if error == math.inf else error
 
 
 def _record(guarantee: PrivacyGuarantee) -> dict[str, Any]:

@@ -219,11 +219,11 @@ class Run:
             named = [*zip(self.monitor.questions, self.questions, paths, strict=True)]
             for name, each, path in named:
                 answers[name], counted = each.answer(path, counted)
-            tables = {} if is_quiet() else {name: read_table(path, each.row_type) for name, each, path in named}
+            tables = {name: read_table(path, each.row_type) for name, each, path in named}
             tables |= self._write_views(answers, folder) if self.views else {}
-            for _, each, path in () if self.places.terminal else named:
+            for name, each, path in () if self.places.terminal else named:
                 if wide:
-                    write_wide(each.path, each.row_type, read_table(path, each.row_type))
+                    write_wide(each.path, each.row_type, tables[name])
                 else:
                     move_file(path, each.path)
             if not self.places.terminal:
@@ -232,7 +232,7 @@ class Run:
             send(each.destinations, each.path)
         for name, to in self.sent.items():
             send(to, self.places.rows(name))
-        return counted, tables
+        return counted, {} if is_quiet() else tables
 
     def _pay(self) -> None:
         """Write the run into the ledger, if there is one; the last thing before it may start."""

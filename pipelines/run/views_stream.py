@@ -40,8 +40,7 @@ def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mappin
     for view in views:  # each behind those that it is made of
         own = {source for _, source in view.sources}
         sources[view.name] = names = own.union({view.name}, *(sources.get(name, ()) for name in own))
-        table = answers[view.name]
-        chain = tuple(each for each in views if each.name in names)
+        table, chain = answers[view.name], tuple(each for each in views if each.name in names)
         of_questions = {name: tables[name] for name in sorted(names - answers.keys())}
         steps = replace(table.steps, renewal=None, allowed_lateness=0)
         found.append(Followed(view.name, chain, of_questions, table, steps))

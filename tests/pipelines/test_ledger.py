@@ -133,6 +133,7 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
         assert run(f"{number}.jsonl", "--epsilon", str(number)) == 0
     verify = ["verify", "--key", "key", "--guarantee", "1.jsonl", "2.jsonl.guarantee.json"]
     assert budget(*verify) == 0
+    assert budget("verify", "--ledger", "none.jsonl") == 1, "there is no ledger"
     whole = Path("key.ledger.jsonl").read_bytes()
     first, last = whole.splitlines(keepends=True)
     for text in (first, first + last.replace(b'"output":"2', b'"output":"3')):
