@@ -131,7 +131,7 @@ def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
 
         if isinstance(value, Domain):
             found[name] = Domain(inside(value.texts.to_pylist()))
-        elif isinstance(value, tuple) and isinstance(value[0], AlertRule | LinearQuery):
+        elif isinstance(value, tuple) and value and isinstance(value[0], AlertRule | LinearQuery):
             found[name] = tuple(dataclasses.replace(one, items=one.items and inside(one.items)) for one in value)
         elif name == "thresholds" and isinstance(value, Mapping):
             found[name] = dict(zip(inside(value), value.values(), strict=True))

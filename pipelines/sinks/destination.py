@@ -75,7 +75,7 @@ class Destination(ABC):
     def keyed(self, rows: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield rows of a file as JSON says them, with their keys, each a JSON object; equal keys are equal texts.
 
-        Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
+        Rows that nothing distinguishes are numbered.
         """
         seen: Counter[str] = Counter()
         for values in json_objects(rows):

@@ -85,15 +85,6 @@ def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_key_a_new_one_is_made_and_said(city, tmp_path, capsys):
-    options = ["--input", city.events("parquet"), *OPTIONS]
-    for name in ("a", "b"):
-        assert cli.main(["heavy-hitters", "--output", str(tmp_path / f"{name}.jsonl"), *options]) == 0
-        assert "not recorded" in capsys.readouterr().err
-    assert (tmp_path / "a.jsonl").read_bytes() != (tmp_path / "b.jsonl").read_bytes()
-
-
-@pytest.mark.slow
 def test_the_key_from_the_environment_is_the_same_key(city, answer, tmp_path, monkeypatch):
     monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
     files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]

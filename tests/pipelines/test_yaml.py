@@ -142,13 +142,6 @@ def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) ->
     assert all("item" not in row for row in found)
 
 
-def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVSTREAM_TEST_KEY", KEY.decode())
-    made = transforms.KeyedCounts(**BUDGET, key_variable="PRIVSTREAM_TEST_KEY", run_id="r").made
-    noise = made.transform.noise
-    assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
-
-
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240}
 ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "clear_below": 5}, {"name": "all", "at_least": 5}]

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.monitor import CONTINUES as GOES_ON
 from privstream.mechanisms.monitor.monitor import (
+    CONTINUES,
     NONE_UP,
+    STARTED,
     Holdings,
     StatusRows,
     ThresholdMonitor,
     UpItems,
 )
-from privstream.mechanisms.monitor.monitor import STARTED as STARTS
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
@@ -29,7 +29,7 @@ from privstream.transforms.people.bounding import BoundPerWindow, add_counts
 from privstream.transforms.questions.by_counts import AlertRule, AlertsParameters, HeavyHittersParameters
 from privstream.transforms.questions.running_stages import RunningAnswers
 from privstream.transforms.row_types import STATUSES, interval
-from privstream.transforms.rows import CONTINUES, STARTED, Alert
+from privstream.transforms.rows import Alert
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
 from typing_extensions import override
 
@@ -48,7 +48,7 @@ def with_streaks(found: StatusRows, before: UpItems) -> StatusRows:
     again = np.isin(found.items, before.items)
     since = found.since.copy()
     since[again] = before.since[np.isin(before.items, found.items)]
-    return replace(found, since=since, status=np.where(again, GOES_ON, STARTS).astype(np.uint8))
+    return replace(found, since=since, status=np.where(again, CONTINUES, STARTED).astype(np.uint8))
 
 
 class DecideSteps(StepFn, state="decide_steps"):
@@ -96,7 +96,7 @@ class DecideSteps(StepFn, state="decide_steps"):
         columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
         for item, count, since, status in zip(*columns, strict=True):
             what = listed[item] if isinstance(listed[item], tuple) else (listed[item],)
-            hidden = count is None or (by_status and status == GOES_ON)
+            hidden = count is None or (by_status and status == CONTINUES)
             number = (None, None, None) if hidden else (float(count), *interval(float(count), spread))
             yield self.row_type(*window, *what, *number, self.steps.bounds(since + before)[0], STATUSES[status])
 
@@ -198,7 +198,7 @@ class TestCounts(RunningAnswers, state="test_counts"):
         bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
         ends = (max(0.0, bound), None) if rule.sign > 0 else (None, bound)
         estimate = round(rule.threshold + rule.sign * gap, digits)
-        status = STARTED if since == step else CONTINUES
+        status = STATUSES[STARTED if since == step else CONTINUES]
         return rule.name, float(rule.threshold), estimate, *ends, self.steps.bounds(since)[0], status
 
 

@@ -53,12 +53,12 @@ def _tell(rule: str) -> None:
     _LOGGER.warning("privstream: records cannot be used: %s; with_dead_letters() gives them", rule)
 
 
-def set_aside(rule: BrokenRuleError, record: str, source: str = "event", *, counted_as: str = "events") -> Any:
+def set_aside(rule: BrokenRuleError, record: str) -> Any:
     """Count a record that breaks a rule, in all and by the code of the rule, and return its dead letter."""
     _tell(str(rule))
-    for name in (f"{counted_as}_malformed", f"{counted_as}_malformed_{rule.code}"):
+    for name in ("events_malformed", f"events_malformed_{rule.code}"):
         counter(name).inc()
-    return TaggedOutput(DEAD_LETTERS, DeadLetter(str(rule), source, "", quote(record)))
+    return TaggedOutput(DEAD_LETTERS, DeadLetter(str(rule), "event", "", quote(record)))
 
 
 def text_of(element: Any) -> str:

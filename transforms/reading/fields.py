@@ -102,14 +102,14 @@ def broken(name: str, rule: str, given: object = "") -> BrokenRuleError:
     return BrokenRuleError("point" if rule == "point" else name.partition(" ")[0], kind, reason.format(name, given))
 
 
-def broken_by(error: Exception, what: str = "event") -> BrokenRuleError:
+def broken_by(error: Exception) -> BrokenRuleError:
     """Return the rule that a record breaks, from whatever was raised when it was read.
 
     Its values may be of any class, and what the code of such a class raises must not end the run.
     """
     if isinstance(error, BrokenRuleError):
         return error
-    return BrokenRuleError(what, TYPE, f"{what} must hold values that can be read")
+    return BrokenRuleError("event", TYPE, "event must hold values that can be read")
 
 
 DEAD_LETTERS = "dead_letters"
