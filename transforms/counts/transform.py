@@ -287,7 +287,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
 
     @override
     def _splitter(self, **given: Any) -> beam.DoFn:
-        return super()._splitter(limits=(0, self.mechanism.max_value or 0), **given)
+        return super()._splitter(max_value=self.mechanism.max_value, **given)
 
     @override
     def _limits(self) -> Sequence[beam.DoFn]:
@@ -311,7 +311,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             bound=bound,
             distinct=self._distinct,
             key_shards=self.shards,
-            limits=(0, self.mechanism.max_value or 0),
+            max_value=self.mechanism.max_value or 0,
             lists=self.mechanism if isinstance(self.mechanism, FoundKeys) and self.mechanism.listed else None,
             dropped=dropped,
         )
