@@ -119,11 +119,7 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     @override
     def restore(self, data: bytes) -> KnownKeys:
-        """Decode all parts.
-
-        Raises:
-            SnapshotError: it was written by a run with other shards, in which other keys are.
-        """
+        """Decode all parts; refuse those of a run with other shards, in which other keys are."""
         found: dict[str, Any] = unpack("known keys", 1, data)
         if (shards := found["shards"]) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")

@@ -123,16 +123,6 @@ class Calendar(NamedTuple):
         """How long it is on average, in microseconds."""
         return self.number * UNITS[self.unit]
 
-    def times(self, other: Calendar) -> int | None:
-        """Return how many of the other's windows, one after the other, are one of these; None if no number is.
-
-        >>> [Calendar.parse("1year").times(Calendar.parse(other)) for other in ("3months", "5months", "1day")]
-        [4, None, None]
-        """
-        number, rest = divmod(self.length, other.length)
-        alike = (self.unit in MONTHS, self.zone) == (other.unit in MONTHS, other.zone)
-        return number if alike and not rest else None
-
     def since(self, start: int) -> str:
         """Return, in words, all windows that follow each other so that one of them begins at `start`.
 
@@ -439,16 +429,18 @@ def windows_in(over: Span, steps: Steps) -> str | int:
     if over in ("window", "start"):
         return str(over)
     if not isinstance(over, str):
-        number, rest = divmod(to_micros("over", over), steps.size)
-        found, given = None if rest else number, in_words(to_micros("over", over))
+        length, alike = to_micros("over", over), True
     elif steps.calendar is None:
         rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
         raise ValueError(f"over must be {rule}, got {over!r}")
     else:
-        found, given = _in_calendar("over", over, steps.calendar).times(steps.calendar), over
-    if not found:
+        found = _in_calendar("over", over, steps.calendar)
+        length, alike = found.length, (found.unit in MONTHS) == (steps.calendar.unit in MONTHS)
+    number, rest = divmod(length, steps.size)
+    if rest or not number or not alike:
+        given = over if isinstance(over, str) else in_words(length)
         raise ValueError(f"over must be a multiple of window, got {given} with windows of {steps.length}")
-    return found if found > 1 else "window"
+    return number if number > 1 else "window"
 
 
 def _in_calendar(name: str, given: Length, window: Calendar) -> Calendar:
