@@ -115,8 +115,9 @@ def _counted(windows: Windows, number: int | None) -> Windows:
         raise ValueError("windows must not be given with end: both name the last window")
     if isinstance(length, str):
         length = length.partition(" ")[0]
-    last = checks.integer("windows", number, minimum=1) - 1
-    end = Steps.of(window=length, start=0.0).bounds_micros(last)[1] / MICROS
+    steps = Steps.of(window=length, start=0.0)
+    last = checks.integer("windows", number, minimum=1, maximum=steps.last + 1) - 1
+    end = steps.bounds_micros(last)[1] / MICROS
     return windows.model_copy(update={"window": length, "start": 0.0, "end": end})
 
 
