@@ -142,12 +142,6 @@ class Calendar(NamedTuple):
     def _day(self, moment: int) -> date:
         return datetime.fromtimestamp(moment / MICROS, UTC).astimezone(read_zone(self.zone)).date()
 
-    def _after(self, day: date) -> date:
-        if self.unit not in MONTHS:
-            return day + timedelta(microseconds=self.length)
-        years, month = divmod(day.month - 1 + self.number * MONTHS[self.unit], 12)
-        return day.replace(year=day.year + years, month=month + 1)
-
     @lru_cache(maxsize=64)  # noqa: B019 - calendars are few, and values
     def starts(self, start: int) -> np.ndarray:
         """Return the starts of all windows from one on until the year 2200, in microseconds, read-only.
@@ -165,8 +159,12 @@ class Calendar(NamedTuple):
             raise ValueError(f"start must be where a day begins in {self.zone}, such as {iso(first)}, got {iso(start)}")
         if self.unit in MONTHS and days[0].day > SURE_DAY:
             raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {days[0].day}")
-        while days[-1].year < LAST_YEAR:
-            days.append(self._after(days[-1]))
+        while (day := days[-1]).year < LAST_YEAR:
+            if self.unit in MONTHS:
+                years, month = divmod(day.month - 1 + self.number * MONTHS[self.unit], 12)
+                days.append(day.replace(year=day.year + years, month=month + 1))
+            else:
+                days.append(day + timedelta(microseconds=self.length))
         found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
         found.flags.writeable = False
         return found
