@@ -375,7 +375,7 @@ class LimitShare(NamedTuple):
         stddev: standard deviation of the noise of a count in the later run with this limit.
         found_in_one: people of an item who must count in one window of that run, for an even chance to find it.
         found_in_all: the same in each of its windows.
-        suggested: the option that the numbers suggest, such as `--max_contributions 48`; else empty.
+        suggested: the option that the numbers suggest, such as `--max-contributions 48`; else empty.
     """
 
     above: float

@@ -134,7 +134,7 @@ def counted(output: tuple[bytes, bytes]) -> CountBatch:
 def test_values_of_what_counts_are_clipped(distinct):
     stage = CountContributions(
         steps=Steps.of(window=10, start=0), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct,
-        key_shards=1, limits=(0, 50),
+        key_shards=1, max_value=50,
     )  # fmt: skip
 
     def holders(*pairs: tuple[int, int]) -> bytes:

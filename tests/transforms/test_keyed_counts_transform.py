@@ -159,6 +159,28 @@ def test_a_person_with_very_many_keys_and_a_long_key(name):
     assert sorted(results.elements("rows")) == rows
 
 
+def test_sums_of_items_that_are_carried_over_go_on():
+    """Others, which are found after a renewal, have sums of what their period has published."""
+    events = random_events("found", random.Random(5), 1500)
+    one, three = (
+        {
+            (row.item, row.window_start.micros // SECOND // 10 - START // 10): row
+            for row in drive_at_once(transform("found", renew_every=40, **view), events, random.Random(1)).rows
+        }
+        for view in ({}, {"over": 30})
+    )
+    assert one.keys() == three.keys()
+    whole = 0
+    for (item, window), row in three.items():
+        known = [one[item, window - back] for back in range(min(3, window + 1)) if (item, window - back) in one]
+        sums = np.cumsum([each.noisy for each in known]).tolist()
+        windows = len(sums) if row.noisy == sums[-1] else window - 3
+        assert row.noisy == sums[windows - 1] and (windows == len(sums) or window in (4, 5))
+        assert 0 <= row.lower <= max(0, row.noisy) <= row.upper
+        whole += window == 4 and windows == 3
+    assert whole
+
+
 def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     """What is seen without a test in one run is tested in another: they must share no noise."""
     plain, listed, other = (

@@ -105,19 +105,8 @@ def test_each_period_has_noise_of_its_own(name):
         beam.Row(**row._asdict() | {"time": row.time + period * PERIOD}) for period in range(PERIODS) for row in first
     ]
     whole = rows(MADE[name](), given)
-    published = []
-    for period in range(PERIODS):
-        moved = [
-            row._replace(
-                **{
-                    field: getattr(row, field) - period * PERIOD
-                    for field in ("window_start", "window_end", "since")
-                    if hasattr(row, field)
-                }
-            )
-            for row in of_periods(whole, {period})
-        ]
-        published.append(sorted(moved))
+    times = dict.fromkeys({"window_start", "window_end", "since"} & {*whole[0]._fields}, 0)
+    published = [sorted(row._replace(**times) for row in of_periods(whole, {period})) for period in range(PERIODS)]
     assert all(published)
     if name != "flags":
         assert published[0] != published[1] != published[2] != published[0]

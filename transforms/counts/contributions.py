@@ -95,7 +95,7 @@ class CountContributions(StepFn, state="count_contributions"):
     bound: Bound
     distinct = False  # whether a person counts only once for each key in the whole run
     key_shards: int
-    limits: tuple[int, int] = (0, 0)  # least and largest value of a contribution, to which it is clipped
+    max_value: int = 0  # the largest value of a contribution, to which it is clipped
     lists: FoundKeys | None = None  # says for how many keys a person is on a list, and until when
     dropped: DroppedShare | None = None  # how what limits drop is clipped, if it is added up
 
@@ -269,9 +269,8 @@ class CountContributions(StepFn, state="count_contributions"):
         sums = None
         if held.values is not None:
             values = held.values[rows]
-            within: np.ndarray = np.clip(values, *self.limits)
-            count_clipped("contributions", values, within, self.limits)
-            sums = within
+            sums = np.minimum(values, self.max_value)
+            count_clipped("contributions", values, sums, self.max_value)
         return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, sums))
 
 

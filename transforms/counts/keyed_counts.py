@@ -338,11 +338,7 @@ class CountedParameters(WindowedParameters):
     steps: Steps
 
     def _check_method(self, method: str, *methods: str) -> None:
-        """Take a method; refuse arguments that it does not have.
-
-        Raises:
-            ValueError: there is no such method, or an argument is given that it does not have.
-        """
+        """Take a method; refuse unknown ones, and arguments that it does not have."""
         self.method = checks.one_of("method", method, methods)
         for name, able in self.of_methods.items():
             if self._given.get(name) is not None and method not in able:

@@ -119,11 +119,7 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     @override
     def restore(self, data: bytes) -> KnownKeys:
-        """Decode all parts.
-
-        Raises:
-            SnapshotError: it was written by a run with other shards, in which other keys are.
-        """
+        """Decode all parts; refuse those of a run with other shards, in which other keys are."""
         found: dict[str, Any] = unpack("known keys", 1, data)
         if (shards := found["shards"]) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
@@ -286,7 +282,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
 
     @override
     def _splitter(self, **given: Any) -> beam.DoFn:
-        return super()._splitter(limits=(0, self.mechanism.max_value or 0), **given)
+        return super()._splitter(max_value=self.mechanism.max_value, **given)
 
     @override
     def _limits(self) -> Sequence[beam.DoFn]:
@@ -310,7 +306,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             bound=bound,
             distinct=self._distinct,
             key_shards=self.shards,
-            limits=(0, self.mechanism.max_value or 0),
+            max_value=self.mechanism.max_value or 0,
             lists=self.mechanism if isinstance(self.mechanism, FoundKeys) and self.mechanism.listed else None,
             dropped=dropped,
         )

@@ -43,14 +43,14 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
 
 
-def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
-    """Count the values that limits change, and how much of the sum of all "values" this takes away: both are exact.
+def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limit: int) -> None:
+    """Count the values that a limit changes, and how much of the sum of all "values" this takes away: both are exact.
 
-    Amounts are in thousandths of the largest limit, each rounded on its own: how values lie in batches changes nothing.
+    Amounts are in thousandths of the limit, each rounded on its own: how values lie in batches changes nothing.
     "contributions" are sums of values that have been counted as they were read.
     """
     counter(f"{name}_clipped").inc(int((within != values).sum()))
-    unit = max(map(abs, limits)) / THOUSANDTHS
+    unit = limit / THOUSANDTHS
     amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
     came, lost = (int(amount.sum()) for amount in amounts)
     counter(f"{name}_summed").inc(len(values))
@@ -63,8 +63,8 @@ class SplitEvents(beam.DoFn):
 
     What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed 64-bit
     hashes, or, with `positions`, items become their codes in `domain`; texts of items go along.
-    Users that are numbers stay these. Values are clipped to `limits`, without which they are not read, and those that
-    were outside are counted. Where no user is read, the item stands for it: shards are those of items.
+    Users that are numbers stay these. Values are clipped to 0 and `max_value`, without which they are not read, and
+    those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
 
     Args:
         domain: has the `codes` of events, -1 for those that do not count: see `Domain`.
@@ -74,7 +74,7 @@ class SplitEvents(beam.DoFn):
     shards = 1
     domain: Any = None
     positions = False
-    limits: tuple[float, float] | None = None
+    max_value: int | None = None
     other = "events_outside_domain"
     """The counter of events without a code."""
 
@@ -125,10 +125,10 @@ class SplitEvents(beam.DoFn):
                 users = given.to_numpy().astype(np.uint64)
             else:
                 users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(given)))
-        if self.limits is not None and "value" in batch.schema.names:
+        if self.max_value is not None:
             given = batch["value"].to_numpy()
-            values = np.clip(given, *self.limits)
-            count_clipped("values", given, values, self.limits)
+            values = np.clip(given, 0, self.max_value)
+            count_clipped("values", given, values, self.max_value)
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, items, codes, times = users[order], items[order], codes[order], batch["time"].to_numpy()[order]
         values = None if values is None else values[order]

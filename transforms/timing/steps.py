@@ -123,16 +123,6 @@ class Calendar(NamedTuple):
         """How long it is on average, in microseconds."""
         return self.number * UNITS[self.unit]
 
-    def times(self, other: Calendar) -> int | None:
-        """Return how many of the other's windows, one after the other, are one of these; None if no number is.
-
-        >>> [Calendar.parse("1year").times(Calendar.parse(other)) for other in ("3months", "5months", "1day")]
-        [4, None, None]
-        """
-        number, rest = divmod(self.length, other.length)
-        alike = (self.unit in MONTHS, self.zone) == (other.unit in MONTHS, other.zone)
-        return number if alike and not rest else None
-
     def since(self, start: int) -> str:
         """Return, in words, all windows that follow each other so that one of them begins at `start`.
 
@@ -152,12 +142,6 @@ class Calendar(NamedTuple):
     def _day(self, moment: int) -> date:
         return datetime.fromtimestamp(moment / MICROS, UTC).astimezone(read_zone(self.zone)).date()
 
-    def _after(self, day: date) -> date:
-        if self.unit not in MONTHS:
-            return day + timedelta(microseconds=self.length)
-        years, month = divmod(day.month - 1 + self.number * MONTHS[self.unit], 12)
-        return day.replace(year=day.year + years, month=month + 1)
-
     @lru_cache(maxsize=64)  # noqa: B019 - calendars are few, and values
     def starts(self, start: int) -> np.ndarray:
         """Return the starts of all windows from one on until the year 2200, in microseconds, read-only.
@@ -175,8 +159,12 @@ class Calendar(NamedTuple):
             raise ValueError(f"start must be where a day begins in {self.zone}, such as {iso(first)}, got {iso(start)}")
         if self.unit in MONTHS and days[0].day > SURE_DAY:
             raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {days[0].day}")
-        while days[-1].year < LAST_YEAR:
-            days.append(self._after(days[-1]))
+        while (day := days[-1]).year < LAST_YEAR:
+            if self.unit in MONTHS:
+                years, month = divmod(day.month - 1 + self.number * MONTHS[self.unit], 12)
+                days.append(day.replace(year=day.year + years, month=month + 1))
+            else:
+                days.append(day + timedelta(microseconds=self.length))
         found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
         found.flags.writeable = False
         return found
@@ -439,16 +427,18 @@ def windows_in(over: Span, steps: Steps) -> str | int:
     if over in ("window", "start"):
         return str(over)
     if not isinstance(over, str):
-        number, rest = divmod(to_micros("over", over), steps.size)
-        found, given = None if rest else number, in_words(to_micros("over", over))
+        length, alike = to_micros("over", over), True
     elif steps.calendar is None:
         rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
         raise ValueError(f"over must be {rule}, got {over!r}")
     else:
-        found, given = _in_calendar("over", over, steps.calendar).times(steps.calendar), over
-    if not found:
+        found = _in_calendar("over", over, steps.calendar)
+        length, alike = found.length, (found.unit in MONTHS) == (steps.calendar.unit in MONTHS)
+    number, rest = divmod(length, steps.size)
+    if rest or not number or not alike:
+        given = over if isinstance(over, str) else in_words(length)
         raise ValueError(f"over must be a multiple of window, got {given} with windows of {steps.length}")
-    return found if found > 1 else "window"
+    return number if number > 1 else "window"
 
 
 def _in_calendar(name: str, given: Length, window: Calendar) -> Calendar:
