@@ -36,9 +36,7 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter, quote
 from typing_extensions import override
 
-LAUNCH_SECONDS = 10
-"""So long a broker may take to answer at launch."""
-
+LAUNCH_SECONDS = 10  # so long a broker may take to answer at launch
 BROKERS = "bootstrap.servers"
 Client = TypeVar("Client")
 
@@ -85,9 +83,7 @@ WAIT_SECONDS = 0.2
 MARGIN = 1_000_000
 """Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
 
-TICK = 250_000
-"""Microseconds: how exact the time is that a record gets."""
-
+TICK = 250_000  # microseconds: how exact the time is that a record gets
 RECORD_BYTES = 1 << 20
 """Of a record, at most. Records of one tick are one element, or several of about this number of bytes."""
 

@@ -49,8 +49,7 @@ from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
 
-MOST_TOGETHER = 1000
-"""Rows in one element: a runner spends more on an element than a file on a row."""
+MOST_TOGETHER = 1000  # rows in one element: a runner spends more on an element than a file on a row
 
 
 class WriteRows(beam.PTransform[Any, Any]):
@@ -243,8 +242,7 @@ def check_folder(folder: str, option: str = "--output") -> None:
     check_destination(join(folder, "file"), option)
 
 
-LET_GO_SECONDS = 30
-"""So long a run that was ended, as by an upgrade, may take to let its folder go."""
+LET_GO_SECONDS = 30  # so long a run that was ended, as by an upgrade, may take to let its folder go
 
 
 @contextmanager

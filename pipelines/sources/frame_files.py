@@ -131,9 +131,7 @@ def _of_duckdb(path: str, query: str, fields: AnyFields, stream: BinaryIO) -> No
         raise InputFileError(f"query must have an answer in {path}: DuckDB has a {type(error).__name__}") from None
 
 
-WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
-"""Classes of errors whose words quote no value."""
-
+WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")  # classes of errors whose words quote no value
 ABOUT_THE_QUERY = (*WHATEVER_ROWS_HAVE, "28", "3D", "42")
 """Likewise before rows are reckoned, which may name what does not exist, as in `page::regclass`."""
 

@@ -25,9 +25,7 @@ from privstream.pipelines.sources.event_files import (
 from privstream.transforms.reading.columns import column_of, describe_row
 
 ROWS = 1 << 14
-LARGEST = 4 << 30
-"""Bytes of a workbook when it is no longer compressed."""
-
+LARGEST = 4 << 30  # bytes of a workbook when it is no longer compressed
 RULE = "must be a workbook of Excel (.xlsx), without a password, that is not damaged"
 
 
