@@ -142,7 +142,6 @@ class ReadKafka(beam.PTransform[Any, Any]):
         return {"brokers": self.brokers, "topic": self.topic, "partitions": len(self.partitions)}
 
     def _partitions(self) -> list[int]:
-        """Ask the brokers for the topic."""
         asked = new_consumer(self.brokers, self.settings)
         try:
             topic = topic_at(asked, self.brokers, self.topic, "--input")
@@ -336,7 +335,6 @@ class KafkaTopic(Destination):
             raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {why}")
 
     def _produce(self, producer: Producer, key: bytes, value: bytes, told: Any, failed: list[KafkaError]) -> None:
-        """Hand one row to librdkafka, when it has room."""
         while True:
             try:
                 return producer.produce(self.topic, value, key, on_delivery=told)

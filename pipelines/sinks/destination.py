@@ -138,7 +138,6 @@ class Webhook(Destination):
                 write_once(mark, b"")
 
     def _post(self, digest: str, body: bytes) -> None:
-        """Post an alert, again and again while nobody takes it."""
         headers, reason = {"Content-Type": "application/json", "Idempotency-Key": digest}, ""
         for _ in self.attempts():
             try:

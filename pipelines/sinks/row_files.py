@@ -155,7 +155,6 @@ def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
 
 
 def _partial(path: str, token: str) -> str:
-    """Return the name under which a file is written."""
     folder, name = os.path.split(path) if scheme_of(path) is None else filesystems().split(path)
     return join(folder, f".{name}.{token}{PARTIAL}")
 

@@ -239,7 +239,6 @@ def _check_number(rows: int) -> None:
 
 
 def _rows_of(stream: BinaryIO) -> Iterator[list[Any]]:
-    """Give the names and then the rows of a workbook."""
     for number, sheet in enumerate(openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets):
         for row in islice(sheet.iter_rows(), int(number > 0), None):
             yield [_of_cell(cell) for cell in row]

@@ -81,7 +81,6 @@ def _fitting(shown: Shown, console: Console) -> tuple[Table, int]:
 
 
 def _drawn(shown: Shown, columns: Mapping[str, list[str]]) -> Table:
-    """Return the table of columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name, column in columns.items():
         is_text, field = name in shown.keys, name.replace(" ", "_")

@@ -196,7 +196,6 @@ def _write_window(
     format: str,
     order: tuple[str, ...],
 ) -> str:
-    """Write one file."""
     (start, end), plain = element
     path, data = join(folder, file_name(start, end, format)), BytesIO()
     write_rows(data, row_type, [sort_table(plain_table(row_type, plain), order)], format)
@@ -208,7 +207,6 @@ def _write_window(
 
 
 def _write_end(element: Any, folder: str) -> None:
-    """Say that nothing will follow."""
     write_once(join(folder, END), b"")
     counter(COMPLETE).inc()
 
@@ -312,7 +310,6 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
 
 
 def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
-    """Return a letter as a line, under the one key of all."""
     return b"", json_text(letter._asdict()).encode() + b"\n"
 
 

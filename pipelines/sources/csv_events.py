@@ -170,7 +170,6 @@ def _parse(records: Records, header: Header, fields: Sequence[str]) -> Iterator[
 def _table(
     text: bytes, header: Header, fields: Sequence[str], reject: Callable[[pa_csv.InvalidRow], str] | None = None
 ) -> pa.Table:
-    """Parse records."""
     text = header.delimiter * (len(header.names) - 1) + b"\n" + text  # a row more: no byte order mark begins the text
     types = dict.fromkeys(fields, pa.binary())
     return pa_csv.read_csv(

@@ -97,7 +97,6 @@ def _texts(fields: AnyFields, names: Sequence[str]) -> str:
 
 
 def _imported(module: str, extra: str) -> Any:
-    """Import what an extra brings."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -105,7 +104,6 @@ def _imported(module: str, extra: str) -> Any:
 
 
 def _of_duckdb(path: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
-    """Write the rows of a query."""
     duckdb = _imported("duckdb", "duckdb")
     if not os.path.isfile(path):
         raise InputFileError(f"--input must be a file of DuckDB that exists, got {path}")

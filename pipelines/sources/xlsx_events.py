@@ -78,7 +78,6 @@ def _names(path: str, rows: Generator[list[Any]]) -> list[str]:
 
 
 def _rows(path: str) -> Generator[list[Any]]:
-    """Give the rows of the first sheet."""
     try:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
