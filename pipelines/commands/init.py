@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def _fields(input: str, input_format: str | None, encoding: str | None, delimite
         InputFileError, ValueError: the file has none, or its first line has what is no name, and is not quoted.
     """
     delimiter = "\t" if delimiter == "tab" else delimiter
-    form = replace(FieldMapping(encoding=encoding or UTF_8, delimiter=delimiter).text, names=())
+    form = FieldMapping(encoding=encoding or UTF_8, delimiter=delimiter).text._replace(names=())
     file = match_files(input, input_format)[0]
     schema = FORMATS[file.format].schema(file.path, form)
     names = [field.name for field in schema] if schema is not None else []
