@@ -180,6 +180,7 @@ class AskKafka(PolledSource):
     def __init__(self, brokers: str, topic: str, settings: Mapping[str, str], seconds: float) -> None:
         super().__init__(seconds)
         self.brokers, self.topic, self.settings = brokers, topic, dict(settings)
+        self.lost = counter("kafka_records_lost")
 
     def setup(self) -> None:
         """Start without consumers."""
@@ -239,7 +240,7 @@ class AskKafka(PolledSource):
             raise
         if not known:
             if first > offset:
-                counter("kafka_records_lost").inc(first - offset if offset else 0)
+                self.lost.inc(first - offset if offset else 0)
                 offset = first
             partition.offset = offset
             consumer.assign([partition])
