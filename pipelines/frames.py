@@ -47,8 +47,7 @@ def read(path: StrPath) -> Result:
 
 ACCOUNTS = ("key", "key_variable", "ledger")
 WARNED = "the run warns: see the log of the result, which has exact numbers"
-ONE_AT_A_TIME = threading.Lock()
-"""Standard error is the process's."""
+ONE_AT_A_TIME = threading.Lock()  # standard error is the process's
 
 
 @overload
@@ -158,8 +157,7 @@ def _loggers_kept() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
-"""Options that a frame does not have."""
+OF_FRAMES = frozenset({"input", "wide", *OF_FILES})  # options that a frame does not have
 
 
 def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str) -> dict[str, str]:

@@ -36,9 +36,7 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter, quote
 from typing_extensions import override
 
-LAUNCH_SECONDS = 10
-"""So long a broker may take to answer at launch."""
-
+LAUNCH_SECONDS = 10  # so long a broker may take to answer at launch
 BROKERS = "bootstrap.servers"
 Client = TypeVar("Client")
 
@@ -85,9 +83,7 @@ WAIT_SECONDS = 0.2
 MARGIN = 1_000_000
 """Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
 
-TICK = 250_000
-"""Microseconds: how exact the time is that a record gets."""
-
+TICK = 250_000  # microseconds: how exact the time is that a record gets
 RECORD_BYTES = 1 << 20
 """Of a record, at most. Records of one tick are one element, or several of about this number of bytes."""
 
@@ -146,7 +142,6 @@ class ReadKafka(beam.PTransform[Any, Any]):
         return {"brokers": self.brokers, "topic": self.topic, "partitions": len(self.partitions)}
 
     def _partitions(self) -> list[int]:
-        """Ask the brokers for the topic."""
         asked = new_consumer(self.brokers, self.settings)
         try:
             topic = topic_at(asked, self.brokers, self.topic, "--input")
@@ -185,6 +180,7 @@ class AskKafka(PolledSource):
     def __init__(self, brokers: str, topic: str, settings: Mapping[str, str], seconds: float) -> None:
         super().__init__(seconds)
         self.brokers, self.topic, self.settings = brokers, topic, dict(settings)
+        self.lost = counter("kafka_records_lost")
 
     def setup(self) -> None:
         """Start without consumers."""
@@ -244,7 +240,7 @@ class AskKafka(PolledSource):
             raise
         if not known:
             if first > offset:
-                counter("kafka_records_lost").inc(first - offset if offset else 0)
+                self.lost.inc(first - offset if offset else 0)
                 offset = first
             partition.offset = offset
             consumer.assign([partition])
@@ -340,7 +336,6 @@ class KafkaTopic(Destination):
             raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {why}")
 
     def _produce(self, producer: Producer, key: bytes, value: bytes, told: Any, failed: list[KafkaError]) -> None:
-        """Hand one row to librdkafka, when it has room."""
         while True:
             try:
                 return producer.produce(self.topic, value, key, on_delivery=told)

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 READ = WRITTEN = ("avro", "parquet", "jsonl", "csv", "xlsx")
-WINDOW_FORMATS = WRITTEN[:-1]
-"""Formats of files of windows: equal rows give equal bytes."""
-
+WINDOW_FORMATS = WRITTEN[:-1]  # formats of files of windows: equal rows give equal bytes
 DEFAULT_FORMAT = "jsonl"
-MONITOR_FILES = (".yaml", ".yml")
-"""What the names of files end in that describe monitors."""
-
+MONITOR_FILES = (".yaml", ".yml")  # what the names of files end in that describe monitors
 TIME_UNITS = ("s", "ms", "us", "ns")
 QUOTES = ("double", "none")
 
 ARRIVAL, MARKS = "arrival", "marks"
 CLOCKS = (ARRIVAL, MARKS)
 
-DEFAULT_DATASET = "default"
-"""The data set of runs that name none."""
-
+DEFAULT_DATASET = "default"  # the data set of runs that name none
 SCHEME = "kafka"
 
-GUARANTEE = "_guarantee.json"
-"""The guarantee file of a folder; its name begins with `_`, so that watchers skip it."""
-
-END = "_END"
-"""The name of a file that says that no file will come any more into a folder that is watched."""
-
+GUARANTEE = "_guarantee.json"  # the guarantee file of a folder; its name begins with `_`, so that watchers skip it
+END = "_END"  # the name of a file that says that no file will come any more into a folder that is watched
 POSTGRESQL, DUCKDB = "postgresql://", (".duckdb", ".db")
 """How the address of a database begins, and how the names of files end that are one."""
 
-DATABASE = "postgresql://user@host:port/database"
-"""How a database is named."""
-
-TABLE = "postgresql://user@host:port/database/table"
-"""How a table is named."""
+DATABASE = "postgresql://user@host:port/database"  # how a database is named
+TABLE = "postgresql://user@host:port/database/table"  # how a table is named

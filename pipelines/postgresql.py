@@ -179,7 +179,6 @@ class PostgresTable(Destination):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as PostgreSQL takes it."""
     return value.replace(NUL, NUL_SHOWN) if isinstance(value, str) else value
 
 

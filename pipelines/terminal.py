@@ -15,9 +15,7 @@ from typing import Any
 
 from typing_extensions import override
 
-NOTE = "NOTE: "
-"""How a line begins that tells what may be meant, and may be a mistake."""
-
+NOTE = "NOTE: "  # how a line begins that tells what may be meant, and may be a mistake
 WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
 """Paths and commands are not broken."""
 

@@ -23,9 +23,7 @@ from privstream.transforms.row_types import ENDED
 from typing_extensions import override
 
 RUN = "run_id"
-SENT = "rows_sent"
-"""Counter of rows sent, again those that are sent again."""
-
+SENT = "rows_sent"  # counter of rows sent, again those that are sent again
 FIRST_PAUSE, LONGEST_PAUSE, PATIENCE_SECONDS = 0.2, 10.0, 600.0
 """So long a destination may be away; then the run fails, and goes on where it is started again."""
 
@@ -94,8 +92,7 @@ def send_file(path: str, to: Sequence[Destination]) -> str:
 
 
 ANSWER_SECONDS = 10.0
-TRY_AGAIN = (408, 425, 429)
-"""Answers after which a request may be made again, beside those from 500."""
+TRY_AGAIN = (408, 425, 429)  # answers after which a request may be made again, beside those from 500
 
 
 def has_alerts(row_type: Any) -> bool:
@@ -141,7 +138,6 @@ class Webhook(Destination):
                 write_once(mark, b"")
 
     def _post(self, digest: str, body: bytes) -> None:
-        """Post an alert, again and again while nobody takes it."""
         headers, reason = {"Content-Type": "application/json", "Idempotency-Key": digest}, ""
         for _ in self.attempts():
             try:

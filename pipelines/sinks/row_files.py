@@ -155,7 +155,6 @@ def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
 
 
 def _partial(path: str, token: str) -> str:
-    """Return the name under which a file is written."""
     folder, name = os.path.split(path) if scheme_of(path) is None else filesystems().split(path)
     return join(folder, f".{name}.{token}{PARTIAL}")
 
@@ -177,11 +176,8 @@ def move_file(partial: str, path: str) -> None:
 CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 
-ITEM_FIELDS = ("item", "category")
-"""The fields of rows that have an item."""
-
-TAKEN = ("run_id", "row_key")
-"""Columns that destinations add."""
+ITEM_FIELDS = ("item", "category")  # the fields of rows that have an item
+TAKEN = ("run_id", "row_key")  # columns that destinations add
 
 Rows: TypeAlias = Iterable[Any] | pa.Table
 """NamedTuples; or a table of their fields with times in microseconds since 1970."""
@@ -363,11 +359,8 @@ def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
 
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
-NUMBERS = ("people", "value", "estimate")
-"""Fields with the number of a row; the first that it has is shown."""
-
-LABELS = ("query", "quantile", "low", "high")
-"""Fields that tell apart what is followed over windows, beside the item."""
+NUMBERS = ("people", "value", "estimate")  # fields with the number of a row; the first that it has is shown
+LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, beside the item
 
 
 def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:

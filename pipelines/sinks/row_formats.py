@@ -24,12 +24,8 @@ from privstream.transforms.row_types import Time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = 1_000
-DIGITS = 12
-"""So many digits of a number are written as text: what binary fractions add is left out."""
-
-MOST_ROWS = 5_000_000
-"""Rows that are read from a file at once: a small compressed file may have any number."""
-
+DIGITS = 12  # so many digits of a number are written as text: what binary fractions add is left out
+MOST_ROWS = 5_000_000  # rows that are read from a file at once: a small compressed file may have any number
 COMMA, SEMICOLON = ",", ";"
 
 MOMENT = pa.timestamp("us", "UTC")
@@ -155,9 +151,7 @@ def json_objects(table: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-SHEET_ROWS = 1_000_000
-"""Rows of a sheet; more go into further ones."""
-
+SHEET_ROWS = 1_000_000  # rows of a sheet; more go into further ones
 LONGEST_CELL = 32_767
 HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 """What XML has no room for, and what looks like one that is written out."""
@@ -245,7 +239,6 @@ def _check_number(rows: int) -> None:
 
 
 def _rows_of(stream: BinaryIO) -> Iterator[list[Any]]:
-    """Give the names and then the rows of a workbook."""
     for number, sheet in enumerate(openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets):
         for row in islice(sheet.iter_rows(), int(number > 0), None):
             yield [_of_cell(cell) for cell in row]

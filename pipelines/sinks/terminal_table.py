@@ -23,8 +23,7 @@ LEAST_TEXT, LONGEST_TEXT, WIDEST, GAP = 20, 80, 10_000, 2
 SPARED = ("since", "gap", "distance", "threshold", "status", "rank", "stopped", "measurements left", "epsilon left")
 """Columns that have no room in a narrow terminal, the first ones first."""
 
-LONGEST_TREND, SHORTEST_TREND = 24, 8
-"""Windows of the numbers beside each row: as many as have room."""
+LONGEST_TREND, SHORTEST_TREND = 24, 8  # windows of the numbers beside each row: as many as have room
 
 
 def print_rows(
@@ -82,7 +81,6 @@ def _fitting(shown: Shown, console: Console) -> tuple[Table, int]:
 
 
 def _drawn(shown: Shown, columns: Mapping[str, list[str]]) -> Table:
-    """Return the table of columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name, column in columns.items():
         is_text, field = name in shown.keys, name.replace(" ", "_")

@@ -47,8 +47,7 @@ from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
 
-MOST_TOGETHER = 1000
-"""Rows in one element: a runner spends more on an element than a file on a row."""
+MOST_TOGETHER = 1000  # rows in one element: a runner spends more on an element than a file on a row
 
 
 class WriteRows(beam.PTransform[Any, Any]):
@@ -192,7 +191,6 @@ def _write_window(
     format: str,
     order: tuple[str, ...],
 ) -> str:
-    """Write one file."""
     (start, end), plain = element
     path, data = join(folder, file_name(start, end, format)), BytesIO()
     write_rows(data, row_type, [sort_table(plain_table(row_type, plain), order)], format)
@@ -204,7 +202,6 @@ def _write_window(
 
 
 def _write_end(element: Any, folder: str) -> None:
-    """Say that nothing will follow."""
     write_once(join(folder, END), b"")
     counter(COMPLETE).inc()
 
@@ -238,8 +235,7 @@ def check_folder(folder: str, option: str = "--output") -> None:
     check_destination(join(folder, "file"), option)
 
 
-LET_GO_SECONDS = 30
-"""So long a run that was ended, as by an upgrade, may take to let its folder go."""
+LET_GO_SECONDS = 30  # so long a run that was ended, as by an upgrade, may take to let its folder go
 
 
 @contextmanager
@@ -309,7 +305,6 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
 
 
 def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
-    """Return a letter as a line, under the one key of all."""
     return b"", json_text(letter._asdict()).encode() + b"\n"
 
 

@@ -18,9 +18,7 @@ from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, opened_as, places
 from privstream.transforms.reading.fields import column_of, describe_row
 
-BLOCK_BYTES = 1 << 24
-"""A block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB."""
-
+BLOCK_BYTES = 1 << 24  # a block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB
 GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
 """So much is decoded at once: blocks of so many bytes together, as they stand in the file, or so many records."""
 

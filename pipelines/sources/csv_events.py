@@ -26,15 +26,11 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import quote
 
 COMMA = b","
-DELIMITERS = (COMMA, b";", b"\t", b"|")
-"""What a header can show to separate fields; another delimiter must be named."""
-
+DELIMITERS = (COMMA, b";", b"\t", b"|")  # what a header can show to separate fields; another delimiter must be named
 RETURN = re.compile(rb"\r(?!\n)")
 HEADER_BYTES = 1 << 20
 MAX_RECORD_BYTES = 1 << 26
-MANY_LINES = 20
-"""Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
-
+MANY_LINES = 20  # records of more lines are counted: a quote that is no quotation mark may have made one of many
 NOT_CLOSED = "the quote that opens a field of the record on line {} is not closed; --quote none if quotes are text"
 NO_RETURN = "record must have a line feed behind each carriage return outside of quotes"
 
@@ -174,7 +170,6 @@ def _parse(records: Records, header: Header, fields: Sequence[str]) -> Iterator[
 def _table(
     text: bytes, header: Header, fields: Sequence[str], reject: Callable[[pa_csv.InvalidRow], str] | None = None
 ) -> pa.Table:
-    """Parse records."""
     text = header.delimiter * (len(header.names) - 1) + b"\n" + text  # a row more: no byte order mark begins the text
     types = dict.fromkeys(fields, pa.binary())
     return pa_csv.read_csv(

@@ -155,8 +155,7 @@ def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> li
 
 
 UNTIL = re.compile(r"_UNTIL_(\d{8}T\d{6}Z)")
-KEPT_SECONDS = 3600
-"""A file that is gone is remembered so long, in case a listing was incomplete."""
+KEPT_SECONDS = 3600  # a file that is gone is remembered so long, in case a listing was incomplete
 
 
 class Seen(NamedTuple):

@@ -97,7 +97,6 @@ def _texts(fields: AnyFields, names: Sequence[str]) -> str:
 
 
 def _imported(module: str, extra: str) -> Any:
-    """Import what an extra brings."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -105,7 +104,6 @@ def _imported(module: str, extra: str) -> Any:
 
 
 def _of_duckdb(path: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
-    """Write the rows of a query."""
     duckdb = _imported("duckdb", "duckdb")
     if not os.path.isfile(path):
         raise InputFileError(f"--input must be a file of DuckDB that exists, got {path}")
@@ -131,9 +129,7 @@ def _of_duckdb(path: str, query: str, fields: AnyFields, stream: BinaryIO) -> No
         raise InputFileError(f"query must have an answer in {path}: DuckDB has a {type(error).__name__}") from None
 
 
-WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
-"""Classes of errors whose words quote no value."""
-
+WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")  # classes of errors whose words quote no value
 ABOUT_THE_QUERY = (*WHATEVER_ROWS_HAVE, "28", "3D", "42")
 """Likewise before rows are reckoned, which may name what does not exist, as in `page::regclass`."""
 

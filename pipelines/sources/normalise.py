@@ -16,18 +16,12 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.reading.frames import Parsed, read_rows
 
-MOST_UNITS = 2.0**60
-"""Larger values are as large: limits are smaller."""
-
-EXACT = 1e-9
-"""A number that is as near to a whole one, by its size, has not been rounded."""
-
+MOST_UNITS = 2.0**60  # larger values are as large: limits are smaller
+EXACT = 1e-9  # a number that is as near to a whole one, by its size, has not been rounded
 OF_READING = ": "
 """Stands in the name of a counter between the questions that it is about, of several, and what it counts."""
 
-QUESTION = b"question"
-"""Names, in the metadata of a batch, the one of several questions that it is for."""
-
+QUESTION = b"question"  # names, in the metadata of a batch, the one of several questions that it is for
 FIRST, MOST = 1000, 1_000_000
 """Records that are looked at before a run for one that can be used; the second where a condition drops them."""
 

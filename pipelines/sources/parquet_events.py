@@ -24,13 +24,9 @@ from privstream.pipelines.sources.event_files import (
 from privstream.transforms.reading.fields import cut_by_text, describe_row, unchecked_text
 
 BATCH_ROWS = 1 << 18
-FEW_ROWS = 128
-"""So many rows are decoded at once where any of them may be long."""
-
+FEW_ROWS = 128  # so many rows are decoded at once where any of them may be long
 BATCH_BYTES = 1 << 26
-GROUP_BYTES = 1 << 27
-"""A row group with less text than this, dictionaries counted once, may be in memory as a whole."""
-
+GROUP_BYTES = 1 << 27  # a row group with less text than this, dictionaries counted once, may be in memory as a whole
 PROBE_BYTES = 1 << 20
 FOOTER_END = 8  # bytes: the length of the footer, and the magic number
 MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"

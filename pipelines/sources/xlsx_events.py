@@ -25,9 +25,7 @@ from privstream.pipelines.sources.event_files import (
 from privstream.transforms.reading.fields import column_of, describe_row
 
 ROWS = 1 << 14
-LARGEST = 4 << 30
-"""Bytes of a workbook when it is no longer compressed."""
-
+LARGEST = 4 << 30  # bytes of a workbook when it is no longer compressed
 RULE = "must be a workbook of Excel (.xlsx), without a password, that is not damaged"
 
 
@@ -80,7 +78,6 @@ def _names(path: str, rows: Generator[list[Any]]) -> list[str]:
 
 
 def _rows(path: str) -> Generator[list[Any]]:
-    """Give the rows of the first sheet."""
     try:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
