@@ -358,16 +358,6 @@ def test_a_public_list_changes_nothing_of_other_keys():
     assert any(published)
 
 
-@pytest.mark.parametrize("people", [2, 5])
-def test_no_key_is_found_without_so_many_people_in_one_window(people):
-    mechanism = made(epsilon=20.0, delta=0.1, horizon=16, unit="event", min_people=people)
-    few = [{0: (people - 1, 0)} for _ in range(16)]
-    published, state = run(mechanism, few)
-    assert not any(published)
-    assert not len(state.found)
-    assert len(run(mechanism, [*few[:8], {0: (people + 4, 0)}])[1].found)
-
-
 def test_no_threshold_finds_a_key_of_fewer_people_than_the_least():
     """With thresholds that noise always reaches; and of a block that is tested the shorter ones are not for free."""
     mechanism, low, high = made(horizon=8, contributions=60, min_people=4), -(10**9), 10**9
