@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-from privstream.mechanisms import checks
 
 OUTSIDE = 0.05
 """Probability that a number is outside of the interval of its row."""
@@ -40,11 +37,6 @@ class Accuracy:
     released: bool = False  # whether runs release the share that limits drop
     note: str = ""  # a sentence on how rows are chosen or clipped
 
-    def __post_init__(self) -> None:
-        if self.error != math.inf:
-            checks.real("error", self.error)
-        checks.probability("failure_probability", self.failure_probability)
-
     @property
     def sentence(self) -> str:
         """The statement, and what it is about."""
@@ -52,15 +44,7 @@ class Accuracy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values for JSON."""
-        intervals = {
-            "probability": 1 - self.failure_probability,
-            "limits": [limit._asdict() for limit in self.limits],
-            "released": self.released,
-            "note": self.note,
-        }
-        return {
-            **self.numbers,
-            "failure_probability": self.failure_probability,
-            "sentence": self.sentence,
-            "intervals": intervals,
-        }
+        limits = [limit._asdict() for limit in self.limits]
+        intervals = {"probability": 1 - self.failure_probability, "limits": limits, "released": self.released}
+        said = {"failure_probability": self.failure_probability, "sentence": self.sentence}
+        return {**self.numbers, **said, "intervals": intervals | {"note": self.note}}

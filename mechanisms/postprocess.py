@@ -24,14 +24,9 @@ def blue_from_gaps(
     Privacy: none is spent; both inputs are published numbers.
 
     Accuracy: measure i is q_i plus independent noise of variance v, gap i is q_i + e_i - q_(i+1) - e_(i+1) with
-    independent e of equal means and variance w. Then each estimate has variance v (v + k w) / (k v + k w). The noise
-    of gaps is so only if the selection had not depended on it; where the noise decides what is selected, gaps are
-    biased upwards. Measures are in order of selection, shape (k,); gaps, shape (k - 1,), are all but the last of a
-    `TopSelection`; w is the variance of `NoisyTopK.law`.
-
-    Example:
-        >>> blue_from_gaps([10.0, 4.0], [2.0], measure_variance=1.0, noise_variance=1.0).values.tolist()
-        [9.0, 5.0]
+    independent e of equal means and variance w. Then each estimate has variance v (v + k w) / (k v + k w). Where the
+    noise decides what is selected, gaps are biased upwards. Measures are in order of selection, shape (k,); gaps, shape
+    (k - 1,), are all but the last of a `TopSelection`; w is the variance of `NoisyTopK.law`.
 
     Source: Ding et al., Free gap estimates (2022), Theorem 4 and Corollary 1.
     """
@@ -56,10 +51,6 @@ def gap_p_value(gaps: ArrayLike) -> Floats:
 
     Accuracy: if the hypothesis is true the p-value is <= alpha with probability at most alpha, for each alpha, even
     given which candidate was selected. Gaps are those of `ExponentialMechanismWithGap`.
-
-    Example:
-        >>> gap_p_value([0.0, 3.66]).round(3).tolist()
-        [1.0, 0.05]
 
     Source: Ding et al., Free gap estimates (2022), Theorem 7.
     """

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
-from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -61,10 +60,7 @@ class DroppedShare:
     readings: int = 1  # how often the numbers are released, each time of all that came until then
 
     def __post_init__(self) -> None:
-        checks.integer("limit", self.limit, minimum=1)
-        checks.positive("shift", self.shift)
-        checks.integer("readings", self.readings, minimum=1)
-        if self.largest is not None and checks.integer("largest", self.largest, minimum=1) <= self.limit:
+        if self.largest is not None and self.largest <= self.limit:
             raise ValueError(f"largest must be above {self.limit}, the limit, got {self.largest}")
         _ = self.laws
 

@@ -14,7 +14,6 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.calibration import (
     MOST_LISTED,
-    Bounds,
     DiscoveryLaw,
     calibrate_discovery,
 )
@@ -57,7 +56,7 @@ class FoundState:
     step: int  # steps so far
     found_at: Integers  # the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND
     totals: Integers  # sums of the counts that were published
-    listed: Integers  # entries of each key on the list of people; empty without one, or after its last test
+    listed: Integers  # entries of each key on the list of people; empty without one
     windows: tuple[WindowCounts, ...]  # what came for keys that are not found, as far as there may be rows of it
 
     @property
@@ -113,24 +112,16 @@ class FoundKeys(KeyedCounts):
         if self.over == "start" or self.public_keys:
             raise ValueError("over must not be start, and public_keys must be false: keys are found by their windows")
 
-    @cached_property
-    @override
-    def bounds(self) -> Bounds:
-        return replace(super().bounds, listed=self.listed)
-
     @property
+    @override
     def listed(self) -> int:
-        """Keys for which a person counts on the list of different people; 0 for events, and in a single window."""
+        # None for events, and in a single window.
         return 0 if self.unit == "event" or self.horizon == 1 else min(MOST_LISTED, self.contributions)
 
     @property
     def last_listed(self) -> int:
         """The last step at which the list of different people is tested; 0 without one."""
-        return self.law.people.steps[-1] if self.law.people else 0
-
-    @override
-    def lists(self, step: int) -> bool:
-        return step <= self.last_listed
+        return self.horizon if self.listed else 0
 
     @cached_property
     def law(self) -> DiscoveryLaw:
@@ -224,7 +215,6 @@ class FoundKeys(KeyedCounts):
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
-        listed = listed if self.lists(step + 1) else listed[:0]  # tested for the last time
         return FoundState(step, found_at, totals, listed, windows), replace(rows, earlier=earlier)
 
     def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:

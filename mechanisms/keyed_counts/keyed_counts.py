@@ -208,12 +208,18 @@ class KeyedCounts(Mechanism[KeyedState]):
             contributions=self.contributions,
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
+            listed=self.listed,
             dropped=self.dropped,
         )
 
+    @property
+    def listed(self) -> int:
+        """Keys for which a person counts on a list of different people; 0 without one."""
+        return 0
+
     def lists(self, step: int) -> bool:
         """Whether a step must state `listed`: how many people a list of different people counts from this step on."""
-        return False
+        return self.bounds.listed > 0
 
     @cached_property
     def law(self) -> KeyLaw:
@@ -381,8 +387,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError(f"step must be > {state.step}, got {given.step}")
         checks.step(given.step, self.horizon)
         if (given.listed is None) == self.lists(given.step):
-            must = "must" if given.listed is None else "must not"
-            raise ValueError(f"listed {must} be given at step {given.step}: what a list of different people counts")
+            raise ValueError("listed must be given if there is a list of different people, and only then")
         if (given.sums is None) != (self.max_value is None):
             raise ValueError("sums must be given where max_value is, and only there")
         if given.sums is None or self.max_value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -21,12 +21,6 @@ def in_words(micros: int) -> str:
     """
     unit, length = next((one for one in UNITS if micros >= one[1] and micros % one[1] == 0), ("second", SECOND))
     return f"{micros / length:,.12g} {unit}{'s' * (micros != length)}"
-
-
-def _moment(micros: int) -> str:
-    """Return a moment, in microseconds since 1970 UTC, in words: days without a time where that is midnight."""
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
-    return f"{moment.replace(tzinfo=None).isoformat(' ').removesuffix(' 00:00:00')} UTC"
 
 
 PORTIONS = ("person", "event")
@@ -79,7 +73,8 @@ class PrivacyUnit:
         if self.calendar:
             return f"one person in one window of {self.calendar}"
         if self.window is not None:
-            since = f", counted from {_moment(self.origin)}" if self.origin else ""
+            start = str(datetime(1970, 1, 1) + timedelta(microseconds=self.origin)).removesuffix(" 00:00:00")
+            since = f", counted from {start} UTC" if self.origin else ""
             return f"one person in one window of {in_words(self.window)}{since}"
         return "one event" if self.what == "event" else f"one {self.what} over the whole run"
 

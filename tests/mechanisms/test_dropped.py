@@ -51,14 +51,6 @@ def test_sums_are_those_of_a_plain_reference_however_windows_part_what_people_ha
         assert made.knots @ found[1:] / WHOLE == pytest.approx(min(dropped, made.clip), abs=made.clip / WHOLE)
 
 
-def test_a_person_with_more_contributions_never_drops_less():
-    made = DroppedShare(4, SHIFT)
-    dropped = [made.knots @ moved(made, (number,), 4)[0][1:] for number in range(60)]
-    assert dropped == sorted(dropped) and dropped[4] == 0 < dropped[5]
-    shares = [made.share(np.array([9_000, more * WHOLE, 0, 0])).share for more in range(0, 4_000, 200)]
-    assert shares == sorted(shares)
-
-
 def population(kind, people, rng):
     """Contributions of people: some alike, some of a long tail."""
     if kind == "spread":
@@ -110,15 +102,6 @@ def test_readings_have_noise_of_their_own_and_periods_an_interval_for_all_of_it(
     assert np.all(one != made.release(1, sums + 1, noise) - sums - 1)  # other totals have other noise
     wide, same, narrow = (made.share(sums, readings) for readings in (4, 2, 1))
     assert wide.lower < narrow.lower and wide.upper > narrow.upper and same == narrow
-
-
-def test_noise_has_the_law_that_the_budget_pays_for():
-    made = DroppedShare(2, SHIFT)
-    zero = np.zeros(4, np.int64)
-    drawn = np.array([made.release(reading, zero, SeededNoise(11)) for reading in range(1, 4_001)])
-    for place in range(4):
-        assert drawn[:, place].std() == pytest.approx(made.laws[place].sigma, rel=0.05)
-        assert abs(drawn[:, place].mean()) < 4 * made.laws[place].sigma / math.sqrt(4_000)
 
 
 @pytest.mark.parametrize("fields", [{"max_value": 5}, {"horizon": 1}, {}])
