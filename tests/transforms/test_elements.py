@@ -91,9 +91,9 @@ GOOD = [(5, 5.0), (-7, -7.0), (2**70, 2.0**70), (12.5, 12.5), ("12.5", 12.5), ("
         (Fraction(1, 4), 0.25)]  # fmt: skip
 BAD = {
     "missing": [None, ""],
-    "type": [True, np.bool_(1), b"five", "five", 10**400, "1_000", "0x10", " 5", "nan", "inf", "\u0661", "1" * 500, [5],
+    "type": [True, np.bool_(1), b"five", "five", "1_000", "0x10", " 5", "nan", "inf", "\u0661", [5],
              {}, object(), np.timedelta64(5, "s"), Timestamp(5), 5j],
-    "finite": [float("nan"), float("inf"), "1e999", Decimal("NaN"), np.float32("inf")],
+    "finite": [float("nan"), float("inf"), 10**400, "1e999", Decimal("NaN"), np.float32("inf")],
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from privstream.mechanisms.views.counts import RELEASED, ShownCounts, released_c
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
+    Names,
     StepKey,
     decode,
     encode,
@@ -36,7 +37,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.counts.contributions import CLOCK, CountContributions, CountEvents, ReleaseDropped, add_up
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountedParameters, CountsParameters, Follow
 from privstream.transforms.people.bounding import BoundPerWindow
-from privstream.transforms.reading.domain import Domain, PublicKeys
+from privstream.transforms.reading.domain import Domain, public_keys
 from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clock import STEP, WithClock, on_clock, stepped
@@ -86,7 +87,7 @@ class PublishCounts(StepFn, state="publish_counts"):
     mechanism: Any  # counts keys by their numbers
     key_shards: int
     domain: Domain | None  # the public list of keys, which are then positions in it
-    always: PublicKeys | None  # keys that are published in every window, beside those that are found
+    always: Names | None  # keys that are published in every window, beside those that are found
     row_type: Any  # whose columns tables have
     ended: bool  # whether tables come with step and shard, and rows count as published; else `ShowCounts` follows
     rows_published = Metrics.counter("privstream", "counts_published")
@@ -99,7 +100,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             return KnownKeys(self.mechanism.initial_state(np.arange(len(keys), dtype=np.uint64)), keys)
         if self.always is None:
             return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
-        names = self.always.of_shard(shard, self.key_shards)
+        names = self.always.select(self.always.items[self.always.items % np.uint64(self.key_shards) == shard])
         counts = self.mechanism.initial_state(public=len(names.items))
         return KnownKeys(counts, names.items, names.words)
 
@@ -324,7 +325,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             noise=self.counting_noise,
             key_shards=self.shards,
             domain=self.domain,
-            always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
+            always=None if self.public_items is None else public_keys(self.public_items, self.noise),
             row_type=self.row_type,
             ended=self.ended,
         )

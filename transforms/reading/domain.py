@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Union
 
@@ -244,26 +243,8 @@ class Domain:
         return self.positions(batch["item"])
 
 
-@dataclass(frozen=True)
-class PublicKeys:
-    """The keys of a public list of items beside those that are found.
-
-    Attributes:
-        items: the list.
-        noise: of the run, which turns items into keys.
-    """
-
-    items: Domain
-    noise: NoiseSource
-
-    @cached_property
-    def names(self) -> Names:
-        """The keys, increasing, with their texts."""
-        hashed = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(self.items.texts)))
-        keys, first = np.unique(hashed, return_index=True)
-        return Names.of(keys, self.items.texts.take(pa.array(first)))
-
-    def of_shard(self, shard: int, key_shards: int) -> Names:
-        """Return those of a shard."""
-        keys = self.names.items
-        return self.names.select(keys[keys % np.uint64(key_shards) == shard])
+def public_keys(items: Domain, noise: NoiseSource) -> Names:
+    """Return the keys into which the noise of a run turns a public list, increasing, with their texts."""
+    hashed = noise.derive("item hash").hash_bytes(*reversed(string_buffers(items.texts)))
+    keys, first = np.unique(hashed, return_index=True)
+    return Names.of(keys, items.texts.take(pa.array(first)))

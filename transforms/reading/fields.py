@@ -83,15 +83,11 @@ RULES = {
 
 
 class BrokenRuleError(ValueError):
-    """Says which rule a record breaks, and never what is in the record.
-
-    Attributes:
-        code: the field and the kind of rule, such as `user_missing`: the name of a counter ends with it.
-    """
+    """Says which rule a record breaks, and never what is in the record."""
 
     def __init__(self, field: str, rule: str, reason: str) -> None:
         super().__init__(reason)
-        self.code = f"{field}_{rule}"
+        self.code = f"{field}_{rule}"  # such as user_missing: the name of a counter ends with it
 
 
 def broken(name: str, rule: str, given: object = "") -> BrokenRuleError:
@@ -103,10 +99,7 @@ def broken(name: str, rule: str, given: object = "") -> BrokenRuleError:
 
 
 def broken_by(error: Exception) -> BrokenRuleError:
-    """Return the rule that a record breaks, from whatever was raised when it was read.
-
-    Its values may be of any class, and what the code of such a class raises must not end the run.
-    """
+    """Return the rule that a record breaks, from whatever was raised when its values, of any class, were read."""
     if isinstance(error, BrokenRuleError):
         return error
     return BrokenRuleError("event", TYPE, "event must hold values that can be read")
@@ -196,7 +189,6 @@ def _shown(value: Any) -> Any:
 
 TEXT_PER_BATCH = 1 << 24  # bytes
 FARTHEST_POINT = 1 << 60
-LONGEST_NUMBER = 400  # characters
 _AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 _AS_TEXT = {data: text for text, data in _AS_BINARY.items()}
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # Arrow has few functions for them
@@ -277,10 +269,7 @@ def _lengths(texts: pa.Array) -> np.ndarray:
 
 
 def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
-    """Cut rows such that no piece of several of them has more than `TEXT_PER_BATCH` of text.
-
-    A dictionary says much in few bytes, and Arrow's plain text has room for 2 GiB alone.
-    """
+    """Cut rows such that no piece of several has more than `TEXT_PER_BATCH` of text: dictionaries are short for it."""
     sums = np.zeros(rows, np.int64)
     for name, given in columns.items():
         coded = pa.types.is_dictionary(given.type)
@@ -389,7 +378,6 @@ def _numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, Marks]:
         texts = pc.replace_substring(pc.replace_substring_regex(texts, BETWEEN[decimal], ""), decimal, ".")
         texts = pc.if_else(fits, texts, "-")
     fits = pc.match_substring_regex(texts, _DECIMAL).to_numpy(zero_copy_only=False)
-    fits &= pc.binary_length(texts).to_numpy(zero_copy_only=False) <= LONGEST_NUMBER
     usable = pc.if_else(pa.array(fits), texts, "0")
     try:
         found = usable.cast(pa.float64()).to_numpy()

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.counters import counter
+from privstream.transforms.reading import filters
 from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
 from privstream.transforms.reading.fields import (
     MISSING,
@@ -34,9 +35,6 @@ from privstream.transforms.reading.fields import (
     value_column,
     with_nulls,
 )
-from privstream.transforms.reading.filters import NUMBER as NUMBER_KIND
-from privstream.transforms.reading.filters import TEXT as TEXT_KIND
-from privstream.transforms.reading.filters import TRUTH, Filter
 from privstream.transforms.reading.times import TimeForm, read_times
 
 NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
@@ -48,12 +46,9 @@ class FieldNames:
     """Where events have what is read of them, and how it is written.
 
     Attributes:
-        user, value: the names of fields.
-        item: of the item; several are one item together.
-        time: of the time; None if it is the timestamp of each element.
+        item: the fields that are one item together.
+        time: None if it is the timestamp of each element.
         stamped: whether a single event without the field `time` has the timestamp of its element as its time.
-        times: how text and numbers are times.
-        spelling: how texts are read.
         decimal: see `value_column`.
         where: the condition that events must meet.
         checked: whether nothing else is needed: see `PrivateTransform.of_checked`.
@@ -67,7 +62,7 @@ class FieldNames:
     times: TimeForm = SECONDS_OR_TEXT
     spelling: Spelling = AS_WRITTEN
     decimal: str | None = None
-    where: Filter | None = None
+    where: filters.Filter | None = None
     checked: bool = False
 
     def read(self, fields: EventFields) -> dict[str, tuple[str, ...]]:
@@ -148,28 +143,28 @@ def read_rows(
     return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing), filtered)
 
 
-NEEDED = {NUMBER_KIND: "a finite number", TEXT_KIND: "valid text that is not too long, or an integer"}
+NEEDED = {filters.NUMBER: "a finite number", filters.TEXT: "valid text that is not too long, or an integer"}
 
 
 def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -> Marked:
     """Read a column that a condition needs, null where it has no value; true if it is only asked whether it has one."""
     column = checked("where", plain("where", column))
-    column = names.spelling.column(as_text(column) if kind in (TEXT_KIND, TRUTH) else column)
+    column = names.spelling.column(as_text(column) if kind in (filters.TEXT, filters.TRUTH) else column)
     if kind is None:
         there = pc.greater(pc.binary_length(column), 0) if is_text(column.type) else column.is_valid()
         return pc.if_else(pc.fill_null(there, False), True, pa.scalar(None, pa.bool_())), []
     rule = BrokenRuleError("where", TYPE, f"field `{field}`, which where reads, must be {NEEDED.get(kind, kind)}")
     try:
-        if kind == NUMBER_KIND:
+        if kind == filters.NUMBER:
             found, marks = with_nulls(*value_column(column, decimal=names.decimal))
-        elif not is_known_as_text(column.type) or (kind == TRUTH and pa.types.is_integer(column.type)):
+        elif not is_known_as_text(column.type) or (kind == filters.TRUTH and pa.types.is_integer(column.type)):
             raise rule
         else:
             found, marks = with_nulls(*text_column("where", column))
     except BrokenRuleError:
         raise rule from None
     wrong = [mask for mask, _ in marks]
-    if kind == TRUTH:
+    if kind == filters.TRUTH:
         lower = pc.utf8_lower(found)
         known = pc.is_in(lower, pa.array(["true", "false", None], lower.type)).to_numpy(zero_copy_only=False)
         found, wrong = pc.equal(lower, "true"), [*wrong, ~known]
@@ -177,11 +172,7 @@ def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -
 
 
 def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Array) -> Marked:
-    """Read a column that says `what`, such as `item`, and whose type must do.
-
-    Raises:
-        BrokenRuleError: it does not, or the column is damaged.
-    """
+    """Read a column that says `what`, such as `item`; its type must do."""
     content, column = what.partition(" ")[0], plain(what, column)
     if content == "time":
         times, marks = read_times(names.spelling.column(checked(what, column)), names.times)
@@ -267,11 +258,7 @@ def usable_batches(
 
 
 def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED) -> dict[str, pa.Array]:
-    """Return the columns of a batch that are read, each of which must stand there once; some may be missing.
-
-    Raises:
-        BrokenRuleError: a column that is needed is not there, or any stands there twice.
-    """
+    """Return the columns of a batch that are read, each of which must stand there once; some may be missing."""
     contents = {field: content for content, those in names.read(fields).items() for field in those}
     if names.time is None and fields.timed:
         raise BrokenRuleError("time", MISSING, NO_STAMPS)
