@@ -63,14 +63,6 @@ def test_missing_and_empty_values_are_refused(bad, field):
     assert [(each.position, each.code) for each in refusals] == [(row, f"{field}_missing") for row in "12"]
 
 
-@pytest.mark.parametrize("items", [pa.array([b"a", b"\xff"]), [b"a", b"\xff"], ["a", "\ud800"], ["a", "x" * 16385]])
-def test_items_that_are_not_utf_8_or_too_long_are_refused(items):
-    batch, refusals = normalise(["u", "u"], items, [1, 2], time_unit="s")
-    assert batch["item"].to_pylist() == ["a"]
-    assert [(each.position, each.code) for each in refusals] in ([("1", "item_encoding")], [("1", "item_long")])
-    assert normalise(["u"], ["é" * 8192], [1], time_unit="s")[0].num_rows == 1
-
-
 @pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
 def test_timestamps_of_any_unit_and_zone_are_instants(unit, per_second, zone):
@@ -173,21 +165,3 @@ def test_fields_of_unusable_types_are_refused_at_launch(kind):
         FieldMapping().check(SCHEMA.set(0, pa.field("user", kind)), "f")
     with pytest.raises((TypeError, ValueError), match=r"field `time` of f (must be|has plain numbers)"):
         FieldMapping().check(SCHEMA.set(2, pa.field("time", kind)), "f")
-
-
-TIME = "2024-01-01T00:00:01Z"
-
-
-def normalise_numbers(values, **options):
-    columns = {"user": ["u"] * len(values), "item": ["i"] * len(values), "time": [TIME] * len(values), "price": values}
-    (batch,), refusals = normalised(columns, FieldMapping(value="price", time_zone="UTC", **options))
-    return batch, refusals
-
-
-@pytest.mark.parametrize("make", [list, lambda values: pa.array([str(value or "").encode() for value in values])])
-def test_what_is_no_number_is_refused_row_by_row(make):
-    batch, refusals = normalise_numbers(make([5, "five", None, "1e999", 0.5]), whole=True)
-    assert batch["value"].to_pylist() == [5.0, 0.0]
-    told = {1: "type", 2: "missing", 3: "finite"}
-    assert [(int(one.position), one.code) for one in refusals] == [(row, f"value_{rule}") for row, rule in told.items()]
-    assert normalise_numbers(make([0.5]))[0]["value"].to_pylist() == [0.5]

@@ -49,18 +49,6 @@ def test_all_formats_are_filtered_alike(kind, tmp_path, read_all):
     assert [row["user"] for row in outcome.rows] == ["a", "d"] and not outcome.letters
 
 
-def test_a_field_of_another_kind_is_a_dead_letter_and_decides_nothing_for_others(tmp_path, read_all):
-    (tmp_path / "a.csv").write_text(
-        f"user,item,time,status\na,x,{TIME},500\nb,x,{TIME},oops\nc,x,bad,200\n,x,{TIME},500\nd,x,{TIME},600\n"
-    )
-    outcome = read_all(tmp_path / "a.csv", where="status >= 500")
-    assert [row["user"] for row in outcome.rows] == ["a", "d"]
-    assert [(letter.position, letter.reason) for letter in outcome.letters] == [
-        ("line 3", "field `status`, which where reads, must be a finite number"),
-        ("line 5", "user must be present and not empty"),
-    ]
-
-
 def test_names_and_types_are_checked_before_a_run(tmp_path, read_all):
     path = written(tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"--where must name a field of .* no `stats` there"):
