@@ -252,6 +252,8 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     texts = pa.array(["x" * (3 << 20), "tea", None]).cast(kind)
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
+    many = pa.array([str(number) for number in range(200)]).cast(pa.dictionary(pa.uint8(), kind))
+    assert list(fields.cut_by_text({"item": many, "time": many}, 200)) == [slice(0, 200)]
     raw = frames.raw_columns(batch, EventFields())
     assert max(piece.stop - piece.start for piece in fields.cut_by_text({"item": items}, 3003)) < 1100
     read = frames.read_rows(raw, 3003, EventFields())

@@ -164,7 +164,7 @@ def describe_row(columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
     def record(row: int) -> str:
         for name in () if sound else columns:
             try:
-                sound[name] = checked("", plain("", columns[name]))
+                sound[name] = checked("", columns[name])
             except BrokenRuleError:  # reading it might end the process
                 sound[name] = pa.array(["damaged"] * len(columns[name]))
         values = {name: _shown(column[row]) for name, column in sound.items()}
@@ -175,7 +175,7 @@ def describe_row(columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
 
 def _shown(value: Any) -> Any:
     """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
-    value = value.value if isinstance(value, pa.UnionScalar) else value
+    value = value.value if isinstance(value, pa.DictionaryScalar | pa.UnionScalar) else value
     if value is None or not value.is_valid:
         return None
     if isinstance(value, pa.StringScalar | pa.BinaryScalar):
@@ -278,7 +278,9 @@ def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
             column = checked(name, given)
             texts = plain(name, column.dictionary if coded else column)
             lengths = np.minimum(_lengths(texts), LONGEST_TEXT + 1)
-            lengths = np.append(lengths, 0)[pc.fill_null(column.indices, len(texts))] if coded else lengths
+            lengths = (
+                np.append(lengths, 0)[pc.fill_null(column.indices.cast(pa.int64()), len(texts))] if coded else lengths
+            )
             sums += lengths
     ends, first = np.cumsum(sums), 0
     while first < rows:

@@ -238,12 +238,11 @@ def usable_batches(
         rows = len(frame) if isinstance(frame, Sized) else 1
         yield Unusable(BrokenRuleError("event", TYPE, "frame must have columns of one type each"), f"{rows:,} rows")
         return
-    texts = [name for content, those in names.read(fields).items() if content != "time" for name in those]
     for batch in batches:
         record = describe_row(dict(zip(batch.schema.names, batch.columns, strict=True)))
         try:
             columns = raw_columns(batch, fields, names)
-            pieces = list(cut_by_text({name: columns[name] for name in texts}, batch.num_rows))
+            pieces = list(cut_by_text(columns, batch.num_rows))
         except BrokenRuleError as error:
             yield from (Unusable(error, record(row)) for row in range(batch.num_rows))
             continue
