@@ -160,6 +160,7 @@ def lines(given: Chart, width: int) -> Any:
     gaps = [Point(name, *window) for name in names for window in windows if (name, window[0]) not in there]
     columns = max(1, width // 180)
     drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "columnPadding": 28}
+    drawn |= {"symbolSize": 60, "symbolOpacity": 1}
     legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(names) > 1 else None
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=list(COLOURS[: len(names)])), legend=legend)
     at, title = ("end", "end of window, ") if given.at_end else ("start", "start of window, ")
