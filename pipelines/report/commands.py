@@ -43,9 +43,8 @@ def report(paths: list[str], output: str, title: str) -> None:
     try:
         _check(output, (".html",))
         with clock("reading and drawing results"):
-            given = [results.output_of(path) for path in paths]
-            whole = results.monitor_promise(given[0]) if len(given) == 1 else None
-            shown = [path for one in given for path in results.results_of(one)]
+            whole = results.monitor_promise(paths[0]) if len(paths) == 1 else None
+            shown = [path for one in paths for path in results.results_in(one)]
             page: str = loaded("report.page.page_of")(shown, title=title, whole=whole)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
@@ -118,7 +117,7 @@ class LivePage:
 
     def version(self) -> str:
         """Return what changes whenever a file of the page does."""
-        paths = results.results_in(self._folder)
+        paths = results.results_in(self._folder, live=True)
         files = [
             file
             for path in paths
@@ -135,7 +134,7 @@ class LivePage:
                 whole = None
                 with suppress(ValueError):  # a damaged file of a monitor hides nothing else
                     whole = results.monitor_promise(self._folder)
-                shown, title = results.results_in(self._folder), f"{TITLE}, live"
+                shown, title = results.results_in(self._folder, live=True), f"{TITLE}, live"
                 self._made = now, loaded("report.page.page_of")(shown, title=title, whole=whole, live=now)
             return self._made[1]
 
@@ -185,7 +184,6 @@ def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
 def serve(folder: str, port: int) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
-        folder = results.output_of(folder)
         if not os.path.isdir(folder):
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
         server = listen(LivePage(folder), port)
@@ -204,7 +202,7 @@ REPORT = Command(
         "paths": {
             "nargs": "+",
             "metavar": "RESULT",
-            "help": f"{RESULT}monitor, FILE.yaml or its folder, with all results",
+            "help": f"{RESULT}folder of them, such as that of a monitor",
         },
         "--output": {"required": True, "metavar": "PATH", "help": "the page; ends in .html"},
         "--title": {"default": TITLE, "metavar": "TEXT", "help": f"heading (default: {TITLE})"},
@@ -230,7 +228,7 @@ SERVE = Command(
     options={
         "folder": {
             "metavar": "FOLDER",
-            "help": "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder",
+            "help": "with results of commands and folders of streaming runs, or that of a monitor",
         },
         "--port": {"type": int, "default": PORT, "metavar": "N", "help": f"default: {PORT}; 0 for any that is free"},
     },

@@ -15,14 +15,13 @@ from typing import Any
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.mechanisms.views.counts import AS_IS
-from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
+from privstream.pipelines.locations import END, GUARANTEE, WRITTEN
 from privstream.pipelines.model.catalogue import QUESTIONS, WORDS, question
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show import words
 from privstream.pipelines.sinks.row_files import fingerprint, read_rows, shape_of, sort_table, with_item_columns
 from privstream.pipelines.stores import check_store, exists
-from privstream.pipelines.yaml_file import at, read_document
 from privstream.transforms import row_types
 from privstream.transforms.reading.domain import column_names
 
@@ -174,30 +173,41 @@ def stamp(path: str) -> tuple[int, ...]:
     return ()
 
 
-def results_of(path: str) -> list[str]:
-    """Return questions and views of a monitor, if a path is the folder of its output; else the path alone."""
-    promise = monitor_promise(path)
-    if promise is None:
-        return [path]
+def results_in(path: str, *, live: bool = False) -> list[str]:
+    """Return the results that a path stands for: of the folder of a monitor, all that its guarantee file names.
+
+    Else it is one itself, or a folder of them: files with their guarantee files beside them, and folders with theirs in
+    them. Everything else is never opened. Of a `live` folder there may be no result yet, and files may be damaged.
+    """
     try:
-        described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
-        outputs = [each["output"] for each in described]
-        if any(os.path.basename(output) != output for output in outputs):
-            raise ValueError("a result is in its folder")
+        if (promise := monitor_promise(path)) is not None:
+            described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
+            outputs = [each["output"] for each in described]
+            if any(os.path.basename(output) != output for output in outputs):
+                raise ValueError("a result is in its folder")
+            found = [os.path.join(path, output) for output in outputs]
+            return [output for output in found if not live or os.path.exists(output)]
     except UNREADABLE:
-        raise ValueError(f"{promise.path} must be a guarantee of a monitor, which names its results") from None
-    return [os.path.join(path, output) for output in outputs]
+        if not live:
+            raise ValueError(f"{path} must have a guarantee of a monitor, which names its results") from None
+    if not os.path.isdir(path) or os.path.isfile(os.path.join(path, GUARANTEE)):
+        return [path]
+    found = []
+    with suppress(OSError):
+        found = [each for name in sorted(os.listdir(path)) if (each := _result(os.path.join(path, name)))]
+    return found if found or live else [path]
 
 
-def output_of(path: str) -> str:
-    """Return the folder with the results of a monitor, if a path is that of its file; else the path alone."""
-    if not path.endswith(MONITOR_FILES):
-        return path
-    document = read_document(path)
-    folder = at(document.content, ("output", "path"))
-    if not isinstance(folder, str) or not folder:
-        raise document.error(("output",), "must be given, with a path")
-    return folder
+def _result(path: str) -> str:
+    """Return the result that a path stands for; empty if for none."""
+    rows = path.removesuffix(BESIDE)
+    if rows != path and is_rows(rows) and stamp(path):
+        return rows
+    if os.path.basename(path)[0] in "._" or not stamp(os.path.join(path, GUARANTEE)):
+        return ""
+    with suppress(ValueError):
+        return path if monitor_promise(path) is None else ""
+    return path
 
 
 def monitor_promise(path: str) -> Promise | None:
@@ -318,34 +328,6 @@ def read_file(file: str, result: Result) -> pa.Table:
             f"RESULT must be as its run wrote it: {file} has changed, or the guarantee beside it is that of another run"
         )
     return read_rows("RESULT", file, result.row_type)
-
-
-def results_in(folder: str) -> list[str]:
-    """Return the results of a folder: of a monitor, all that its guarantee file names, in that order.
-
-    Else a result is a file with its guarantee file beside it, or a folder (this one, or one in it) with a guarantee
-    file in it. Everything else is never opened.
-    """
-    with suppress(ValueError, OSError):
-        if monitor_promise(folder) is not None:
-            return [path for path in results_of(folder) if os.path.exists(path)]
-    if os.path.isfile(os.path.join(folder, GUARANTEE)):
-        return [folder]
-    with suppress(OSError):
-        return [path for name in sorted(os.listdir(folder)) if (path := _result(os.path.join(folder, name)))]
-    return []
-
-
-def _result(path: str) -> str:
-    """Return the result that a path stands for; empty if for none."""
-    rows = path.removesuffix(BESIDE)
-    if rows != path and is_rows(rows) and stamp(path):
-        return rows
-    if os.path.basename(path)[0] in "._" or not stamp(os.path.join(path, GUARANTEE)):
-        return ""
-    with suppress(ValueError):
-        return path if monitor_promise(path) is None else ""
-    return path
 
 
 def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type: Any = None) -> dict[str, list[str]]:

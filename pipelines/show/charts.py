@@ -135,10 +135,12 @@ class Chart:
         return alt.Chart(alt.InlineData([asdict(point) | wall for point, wall in zip(points, walls, strict=True)]))
 
     def time(self, name: str, title: str, width: int) -> alt.X:
-        """Return the axis of time, on the clocks of the run."""
+        """Return the axis of time, on the clocks of the run; ticks of a single day do not say which it is."""
         scale = alt.Scale(type="utc", domain=[self.wall(micros) for micros in self.span])
         ticks: dict[str, Any] = {"labelOverlap": True, "labelSeparation": 8, "tickCount": width // 120, "grid": False}
-        return alt.X(f"{name}:T", scale=scale, axis=alt.Axis(title=title + self.clocks.zone, format=TIMES, **ticks))
+        first = self.clocks.local(self.span[0])
+        title = f"{title}{self.clocks.zone}, from {first.day} {first:%B %Y}"
+        return alt.X(f"{name}:T", scale=scale, axis=alt.Axis(title=title, format=TIMES, **ticks))
 
     def number(self, kind: type[alt.X] | type[alt.Y], name: str, **scale: Any) -> Any:
         """Return an axis of numbers, which ends at the lowest one where that is below 0."""
@@ -158,8 +160,9 @@ def lines(given: Chart, width: int) -> Any:
     names, windows = list(given.names), sorted({(point.start, point.end) for point in given.points})
     there = {(point.name, point.start) for point in given.points}
     gaps = [Point(name, *window) for name in names for window in windows if (name, window[0]) not in there]
-    columns = max(1, width // 180)
+    columns = max(1, width // 240)
     drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "columnPadding": 28}
+    drawn |= {"symbolSize": 60, "symbolOpacity": 1}
     legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(names) > 1 else None
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=list(COLOURS[: len(names)])), legend=legend)
     at, title = ("end", "end of window, ") if given.at_end else ("start", "start of window, ")

@@ -5,7 +5,6 @@ import json
 import random
 
 import numpy as np
-import openpyxl
 import pytest
 from privstream.pipelines.cli import main
 
@@ -107,17 +106,6 @@ def test_e7_of_events_the_mean_is_the_average_of_sql(run):
             if f"{item} 2030-01-{day + 1:02}" == f"{row['item']} {row['window_start'][:10]}"
         ]
         assert float(row["mean"]) == pytest.approx(np.mean(values), abs=2 * float(row["mean_margin"]))
-
-
-def test_e7_a_wide_workbook_has_the_same_numbers(run, tmp_path):
-    options = (*WEEK, "--epsilon", "1", "--max_contributions", "14", "--delta", "1e-6")
-    rows, _ = run(crowd(500), *options)
-    files = ["--input", f"{tmp_path}/events.jsonl", "--output", f"{tmp_path}/wide.xlsx", "--wide"]
-    assert main(["counts", *files, *options, "--key-variable", "COUNTS_KEY", "--ledger", f"{tmp_path}/l.jsonl"]) == 0
-    (_, *days), *lines = openpyxl.load_workbook(tmp_path / "wide.xlsx").active.iter_rows(values_only=True)
-    assert len(days) == 7
-    wide = {(item, day): number for item, *numbers in lines for day, number in zip(days, numbers, strict=True)}
-    assert wide == {(row["item"], row["window_start"][:10]): float(row["people"]) for row in rows}
 
 
 def test_t13_more_budget_never_finds_fewer(run):

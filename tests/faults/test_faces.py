@@ -4,23 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from example_results import add_window, watched, write
-from headless_browser import Chromium
+from example_results import write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
-    """Return the report of two results of several windows."""
-    windows = watched(tmp_path, "counts")
-    for hour in range(40):
-        add_window(windows, hour, "tea", "a rather long name of an item that nobody can pronounce")
-    (windows / "_END").touch()
-    path = tmp_path / "page.html"
-    results = [str(windows), str(write(tmp_path, "top-k"))]
-    assert cli.main(["report", *results, "--output", str(path)]) == 0
-    return path
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -28,19 +14,6 @@ def test_e5_a_page_explains_itself_without_options(word: str, tmp_path: Path) ->
     assert cli.main(["report", str(write(tmp_path, word)), "--output", f"{tmp_path}/page.html"]) == 0
     text = (tmp_path / "page.html").read_text().partition("<main>")[2].partition("<script>")[0]
     assert "--" not in re.sub(r"<[^>]*>", " ", text)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
-def test_e5_nothing_is_out_of_sight_at_390_pixels(page: Path, tmp_path: Path) -> None:
-    with Chromium(tmp_path / "profile") as browser:
-        browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
-        browser.call("Page.navigate", url=f"file://{page}")
-        browser.wait("document.readyState == 'complete' && document.querySelectorAll('details').length > 0")
-        browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        outside = "[...document.querySelectorAll('body *')].filter(x => x.getBoundingClientRect().right > 391).length"
-        assert browser.run(outside) == 0
-        assert browser.run("document.documentElement.scrollWidth") <= 390
 
 
 MONITOR = """\

@@ -68,18 +68,6 @@ def test_a_header_in_another_encoding_is_said_to_be_one(folder, capsys):
     assert "carriage return" in call(line, capsys, 2).err
 
 
-def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder, capsys):
-    write([3] * 300)
-    window = RUN.replace("--ledger none", "--ledger book")
-    line = f"counts --input e.csv --time_unit s --key key {window} --epsilon 1 --delta 1e-6 --output c.jsonl"
-    assert "the only run on 'default': epsilon 1 at delta 1e-06" in call(f"{line} --dry_run", capsys).err
-    assert not Path("book").exists()
-    call(line, capsys)
-    said = call("budget set --ledger book --dataset default --limit 0.5,1e-6", capsys).err
-    assert "already spent" in said and "epsilon 1" in said and "refused" in said
-    assert "already spent" not in call("budget set --ledger book --dataset default --limit 4,1e-5 --change", capsys).err
-
-
 def test_a_run_prints_little_beside_its_rows(folder, capsys):
     write(np.random.default_rng(1).geometric(1 / 6, 2_000))
     with Path("e.csv").open("a") as file:

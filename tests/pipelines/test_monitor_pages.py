@@ -9,10 +9,9 @@ from apache_beam.utils.timestamp import Timestamp
 from example_results import HOSTILE, HOUR, PERSONS, START, arrow_table, row_of, write
 from privstream.mechanisms.privacy.guarantee import guarantee_record
 from privstream.pipelines import cli
-from privstream.pipelines.command import UsageError
 from privstream.pipelines.report.commands import LivePage
 from privstream.pipelines.report.page import section
-from privstream.pipelines.report.result import output_of, read_result, results_of
+from privstream.pipelines.report.result import read_result
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
 from privstream.transforms.row_types import AlertState, KeyCount, KeyRise, RatioEstimate
 
@@ -71,14 +70,13 @@ def output(tmp_path: Path) -> Path:
         "views": views,
     }
     (folder / "_guarantee.json").write_text(json.dumps(whole))
-    (tmp_path / "monitor.yaml").write_text("output: {path: out}\n")
     return folder
 
 
 def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the file of the monitor: rows, pictures, alerts with their states, and no cost."""
     monkeypatch.chdir(output.parent)
-    assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 0
+    assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert page.count("Made of what ") == 5 and page.count("<figure") == 7 and "All results together" in page
     assert "tea, 1 January 02:00 to 1 January 03:00" in page, "alerts are a list"
@@ -111,13 +109,3 @@ def test_views_that_are_not_described_well_are_refused(output: Path, change: dic
     with pytest.raises(ValueError, match="busy"):
         read_result(str(output / "busy.jsonl"))
     assert LivePage(str(output)).page().count("<figure") >= 6, "no other result is hidden"
-
-
-def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(output.parent)
-    assert output_of("monitor.yaml") == "out" and output_of("results") == "results"
-    assert [Path(path).name for path in results_of("out")][:2] == ["pages.jsonl", "errors.jsonl"]
-    Path("monitor.yaml").write_text("window: 1h\n")
-    with pytest.raises(UsageError, match="output: must be given, with a path"):
-        output_of("monitor.yaml")
-    assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 2

@@ -113,7 +113,7 @@ def test_a_browser_follows_a_run_runs_no_other_script_and_shows_all_in_a_narrow_
         browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/")
         browser.wait("document.readyState == 'complete'")
         assert browser.run("document.title").startswith("Differentially private results")
-        outside = """JSON.stringify([...document.querySelectorAll("main *")].filter(
+        outside = """JSON.stringify([...document.querySelectorAll("body *")].filter(
             (one) => one.getBoundingClientRect().right > 391 && !one.parentElement.closest(".scroll")
         ).map((one) => one.tagName))"""
         browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")

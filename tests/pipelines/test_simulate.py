@@ -55,14 +55,13 @@ CITY = ["simulate", "--users", "500", "--windows", "3", "--seed", "11"]
 
 
 def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a.parquet", "b.parquet", "c.csv", "d.jsonl", "e.avro"):
+    for name in ("a.parquet", "b.parquet", "c.csv"):
         assert cli.main([*CITY, "--output", str(tmp_path / name), "--truth", str(tmp_path / "t.jsonl")]) == 0
     assert f"500 people in 3 hours: {tmp_path}/a.parquet" in capsys.readouterr().err
     assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0])["number"] >= LEAST
     first = pq.read_table(tmp_path / "a.parquet")
     assert first.equals(pq.read_table(tmp_path / "b.parquet"))
     assert pa_csv.read_csv(tmp_path / "c.csv")["user"].to_pylist() == first["user"].to_pylist()
-    assert len((tmp_path / "d.jsonl").read_text().splitlines()) == len(first)
     other = [*CITY[:-1], "12", "--output", str(tmp_path / "f.parquet"), "--domain", str(tmp_path / "items")]
     assert cli.main(other) == 0
     second = pq.read_table(tmp_path / "f.parquet")
