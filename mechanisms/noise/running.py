@@ -40,7 +40,7 @@ _FLOATS = 0.5
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
 _SCALES = 128.0  # scales that no discrete Laplace number ever leaves
-_PARENT = 1 << 32  # in labels, beyond all steps
+_PARENT = 1 << 63  # in labels, beyond all steps
 _LARGEST_TAIL = 0.1  # up to which normal tails bound discrete ones: docs/proofs/keyed_counts.md, Lemma 3
 
 

@@ -69,8 +69,8 @@ class TestTrees:
         drawn = run(noise, totals)
 
         def node(height, end):
-            low = end + (1 << 32) * (height == 1)
-            labels = np.stack([np.arange(keys), np.full(keys, low)], axis=1).astype(np.uint64)
+            low = end + (1 << 63) * (height == 1)
+            labels = np.stack([np.arange(keys, dtype=np.uint64), np.full(keys, low, np.uint64)], axis=1)
             return LAW.draw(source, source.bind(labels, totals[end - 1]))
 
         for step in range(1, steps + 1):
