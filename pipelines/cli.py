@@ -48,6 +48,7 @@ COMMANDS: Commands = {
     "plot": ("report.commands.PLOT", "draw the chart of a result, with its intervals"),
     "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.commands.REPORT", "make one page of results: pictures, tables, guarantees"),
+    "init": ("commands.init", "write a monitor, a file of questions, to fill in"),
     "schema": (
         "commands.question.SCHEMA",
         "print the JSON schema of monitors, with which editors complete and check them",

@@ -201,7 +201,7 @@ data: {input: clicks.csv, user: customer, time: ts, where: ms > 3, null: [NA], t
 windows: {window: 3600, start: 2026-01-01, end: 2026-02-01, renew_every: 30d}
 privacy: {epsilon: 1, delta: 1.0e-6}
 questions:
-  pages:   {question: counts, item: [country, page], share: 3, rising: true, max_contributions: 200}
+  pages:   {question: counts, item: [country, page], share: 3, rising: 1, max_contributions: 200}
   latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
   present: {question: cardinality, timeout: 30m}
 views:

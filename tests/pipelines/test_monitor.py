@@ -169,3 +169,17 @@ def test_parts_of_a_budget_have_digits_that_a_command_line_can_repeat() -> None:
     assert rounded_down(1.2345678) == 1.23456 and rounded_down(1.2345678e-6) == 1.23456e-6
     with pytest.raises(ValueError, match="delta of privacy must be smaller"):
         rounded_down(0.0)
+
+
+def test_init_writes_a_monitor_to_fill_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text('who,"when, local",what\nu,2030-01-01T00:00:00,tea\n')
+    assert main(["init", "a.csv"]) == 0
+    text = (tmp_path / "monitor.yaml").read_text()
+    assert '# Fields of the input: "who", "when, local", "what"\n' in text
+    assert main(["plan", "monitor.yaml"]) == 2 and "FILL_IN" in capsys.readouterr().err
+    for value in ("who", "when, local", "what", "2030-01-01", "2030-02-01", "30"):
+        text = text.replace("FILL_IN", f'"{value}"' if "," in value else value, 1)
+    (tmp_path / "monitor.yaml").write_text(text)
+    assert main(["plan", "monitor.yaml"]) == 0
+    assert main(["init", "a.csv"]) == 2 and "monitor.yaml" in capsys.readouterr().err

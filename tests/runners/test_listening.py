@@ -47,7 +47,7 @@ def test_prism_and_its_workers_listen_on_loopback_and_leave_nothing(tmp_path, mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--direct_running_mode=multi_processing"], "direct_running_mode must be in_memory: the others open ports on"),
+        (["--direct_running_mode=multi_processing"], "direct_running_mode must be in_memory: another one opens a port"),
         (["--direct_running_mode=multi_threading"], "direct_running_mode must be in_memory"),
         (["--direct_num_workers=2"], "direct_num_workers must be 1"),
         (["--direct_num_workers=0"], "direct_num_workers must be 1"),
