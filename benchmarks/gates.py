@@ -418,7 +418,7 @@ MEASURED: dict[Callable[[int], Figures], tuple[int, int]] = {
     set_sizes: (1, 5),
     alerts: (1, 5),
     running_sums: (1, 30),
-    medians: (1, 5),
+    medians: (1, 20),
     of_points: (1, 16),
     weights: (1, 5),
     fallen: (1, 5),
