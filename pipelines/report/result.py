@@ -184,12 +184,13 @@ def results_in(path: str, *, live: bool = False) -> list[str]:
             described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
             outputs = [each["output"] for each in described]
             if any(os.path.basename(output) != output for output in outputs):
-                raise ValueError("a result is in its folder")
+                raise ValueError(f"{promise.path} must name results in its folder")
             found = [os.path.join(path, output) for output in outputs]
             return [output for output in found if not live or os.path.exists(output)]
-    except UNREADABLE:
+    except UNREADABLE as error:
         if not live:
-            raise ValueError(f"{path} must have a guarantee of a monitor, which names its results") from None
+            named = isinstance(error, ValueError)  # it says the file
+            raise ValueError(str(error) if named else f"{path} must have a guarantee that privstream wrote") from None
     if not os.path.isdir(path) or os.path.isfile(os.path.join(path, GUARANTEE)):
         return [path]
     found = []
