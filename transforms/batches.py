@@ -40,20 +40,22 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The texts behind item hashes, uint64, strictly increasing."""
+    """The texts behind item hashes, UTF-8, laid out as Arrow does."""
 
-    items: np.ndarray
-    words: pa.LargeStringArray
+    items: np.ndarray  # uint64, strictly increasing
+    offsets: np.ndarray  # int64, one more
+    text: np.ndarray  # uint8
 
     @classmethod
     def none(cls) -> Names:
         """Name nothing."""
-        return cls.of(np.empty(0, np.uint64), pa.array([], pa.string()))
+        return cls(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.uint8))
 
     @classmethod
     def of(cls, items: np.ndarray, texts: pa.Array) -> Names:
         """Pair strictly increasing hashes with their texts."""
-        return cls(items, texts.cast(pa.large_string()))
+        offsets, text = string_buffers(texts)
+        return cls(items, offsets, text)
 
     @classmethod
     def union(cls, parts: Sequence[Names]) -> Names:
@@ -63,7 +65,7 @@ class Names:
         items = np.concatenate([part.items for part in parts]) if parts else np.empty(0, np.uint64)
         if not len(items):
             return cls.none()
-        texts = pa.concat_arrays([part.words for part in parts])
+        texts = pa.concat_arrays([part.to_arrow() for part in parts])
         order = in_order(items)
         first = order[first_of_run(items[order])]
         return cls.of(items[first], texts.take(pa.array(first)))
@@ -74,24 +76,18 @@ class Names:
 
     def texts(self, items: np.ndarray) -> pa.LargeStringArray:
         """Return the texts of `items`, in any order, all of which must be named."""
-        return self.words.take(pa.array(np.searchsorted(self.items, items)))
+        return self.to_arrow().take(pa.array(np.searchsorted(self.items, items)))
 
-    def packed(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a snapshot."""
-        offsets, text = string_buffers(self.words)
-        return {"names.items": self.items, "names.offsets": offsets, "names.text": text}
-
-    @classmethod
-    def unpacked(cls, found: dict[str, Any]) -> Names:
-        """Take what `packed` returned out of a snapshot."""
-        items, offsets, text = (found.pop(f"names.{part}") for part in ("items", "offsets", "text"))
-        return cls(items, string_array(offsets, text))
+    def to_arrow(self) -> pa.LargeStringArray:
+        """View the texts as an Arrow array."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.text)]
+        return pa.Array.from_buffers(pa.large_string(), len(self.items), buffers)
 
     def __getitem__(self, item: int) -> str:
         place = int(np.searchsorted(self.items, np.uint64(item)))
         if place == len(self.items) or int(self.items[place]) != item:
             raise LookupError("an item has no name")
-        return str(self.words[place].as_py())
+        return bytes(self.text[self.offsets[place] : self.offsets[place + 1]]).decode()
 
 
 class Columns:
@@ -99,10 +95,6 @@ class Columns:
 
     items: np.ndarray
     names: Names
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return the columns that there are."""
-        return {name: column for name, column in vars(self).items() if name != "names" and column is not None}
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -201,13 +193,16 @@ def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
 
 def encode(batch: Columns) -> bytes:
     """Encode a batch as bytes, or a reference to them (see `spill`); a column that it does not have leaves no trace."""
-    return put_away(pack(type(batch).__name__, 1, batch.columns() | batch.names.packed()))
+    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
+    names = {f"names.{name}": column for name, column in vars(batch.names).items()}
+    return put_away(pack(type(batch).__name__, 1, columns | names))
 
 
 def decode(kind: type[Batch], data: bytes) -> Batch:
     """Decode a batch from what `encode` returned."""
     found: dict[str, Any] = unpack(kind.__name__, 1, fetch(data))
-    return kind(names=Names.unpacked(found), **found)
+    names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
+    return kind(**{name: column for name, column in found.items() if not name.startswith("names.")}, names=names)
 
 
 def shard_key(shard: int) -> bytes:
@@ -248,23 +243,17 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return offsets - offsets[0], text[offsets[0] : offsets[-1]]
 
 
-def string_array(offsets: np.ndarray, text: np.ndarray) -> pa.LargeStringArray:
-    """Return the texts whose offsets and bytes `string_buffers` gave."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
-
-
 def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:
     """Return some rows of a batch, with all its texts."""
-    return type(batch)(names=batch.names, **{name: column[rows] for name, column in batch.columns().items()})
+    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
+    return replace(batch, **{name: column[rows] for name, column in columns.items()})
 
 
 def named(batch: Batch) -> Batch:
     """Return a batch with the texts of its items alone."""
     if not len(batch.names.items):
         return batch
-    items = batch.items if np.all(batch.items[1:] > batch.items[:-1]) else distinct_in_order(batch.items)
-    return replace(batch, names=batch.names.select(items))
+    return replace(batch, names=batch.names.select(distinct_in_order(batch.items)))
 
 
 def take_arguments(stage: object, given: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tiny_runner
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
@@ -24,7 +23,7 @@ STEPS = Steps(size=1000, first=0, end=1000)
 
 def held(people: np.ndarray, item: int = 3) -> HolderBatch:
     items = np.full(len(people), item, np.uint64)
-    names = Names.of(np.array([item], np.uint64), pa.array(["x"]))
+    names = Names(np.array([item], np.uint64), np.array([0, 1], np.int64), np.frombuffer(b"x", np.uint8))
     return HolderBatch(people.astype(np.uint64), items, np.zeros(len(people), np.uint16), names)
 
 

@@ -30,7 +30,6 @@ from privstream.transforms.batches import (
     encode,
     from_stream,
     shard_key,
-    string_array,
     string_buffers,
     to_stream,
 )
@@ -102,7 +101,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
         names = self.always.select(self.always.items[self.always.items % np.uint64(self.key_shards) == shard])
         counts = self.mechanism.initial_state(public=len(names.items))
-        return KnownKeys(counts, names.items, names.words)
+        return KnownKeys(counts, names.items, names.to_arrow())
 
     @override
     def afresh(self, key: bytes, state: KnownKeys) -> KnownKeys:
@@ -124,7 +123,8 @@ class PublishCounts(StepFn, state="publish_counts"):
         found: dict[str, Any] = unpack("known keys", 1, data)
         if (shards := found["shards"]) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
-        texts = string_array(found["offsets"], found["text"])
+        numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
+        texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
         return KnownKeys(self.mechanism.restore(found["counts"]), found["keys"], texts)
 
     @override

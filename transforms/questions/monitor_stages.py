@@ -106,7 +106,7 @@ class DecideSteps(StepFn, state="decide_steps"):
             return self.initial(key)
         found: list[dict[str, Any]] = [unpack("statuses", 1, segment) for segment in segments]
         last = found[-1]
-        names = Names.unpacked(last)
+        names = Names(*(last[f"names.{name}"] for name in ("items", "offsets", "text")))
         counters = UserCounters.of(Charges.from_bytes(one["charges"]) for one in found)
         return Statuses(counters, UpItems(last["items"], last["since"]), names)
 
@@ -119,7 +119,8 @@ class DecideSteps(StepFn, state="decide_steps"):
 
 def _entry(charges: Charges, state: Statuses) -> bytes:
     """Encode one entry of the log."""
-    return pack("statuses", 1, {"charges": charges.to_bytes(), **vars(state.up), **state.names.packed()})
+    names = {f"names.{name}": column for name, column in vars(state.names).items()}
+    return pack("statuses", 1, {"charges": charges.to_bytes(), **vars(state.up), **names})
 
 
 class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
