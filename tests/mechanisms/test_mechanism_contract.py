@@ -41,7 +41,7 @@ from privstream.mechanisms import (
     ThresholdMonitor,
     Updates,
 )
-from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.privacy.guarantee import (
     GIVEN_NUMBERS,
     KEYED_NOISE,
@@ -282,6 +282,14 @@ class TestEveryMechanism:
         states, outputs = run(mechanism, inputs, noise)
         for i in reversed(range(len(inputs))):
             assert plain(mechanism.step(states[i], inputs[i], noise)) == plain((states[i + 1], outputs[i]))
+
+    def test_the_run_is_over_at_the_horizon(self, example):
+        inputs = example.inputs()
+        if hasattr(example.mechanism, "horizon"):
+            ended = dataclasses.replace(example.mechanism, horizon=len(inputs) - 1)
+            state = run(ended, inputs[:-1], SeededNoise(1))[0][-1]
+            with pytest.raises(HorizonExceeded, match="step must be "):
+                ended.step(state, inputs[-1], SeededNoise(1))
 
     def test_snapshot_round_trip_in_mid_stream(self, example):
         mechanism, inputs, noise = example.mechanism, example.inputs(), SeededNoise(3)

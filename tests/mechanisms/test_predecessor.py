@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import DynamicPredecessor, IncrementalPredecessor, PredecessorStep, SeededNoise, Updates
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.predecessor import NO_POINT, NOTHING, bounds, last_starts
 from privstream.mechanisms.continual.ranges import below, history
 from privstream.mechanisms.noise.running import best_arity, plain_digits

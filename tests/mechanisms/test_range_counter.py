@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.predecessor import bounds
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
 from privstream.mechanisms.noise.discrete import NoiseSum
