@@ -94,10 +94,6 @@ def updates(first, deletions, number=40_000):
     return Updates(np.append(points, points[:10]), np.append(points % 7 != 0, np.zeros(10, bool)) | (not deletions))
 
 
-def range_steps():
-    return [updates(1 + 20_000 * i, deletions=True) for i in range(6)]
-
-
 def predecessor_steps(deletions):
     queries = np.array([1, 160, 280, 1 << 10])
     return [PredecessorStep(updates(1 + 160 * i, deletions, 160), queries.copy()) for i in range(6)]
@@ -145,7 +141,7 @@ EXAMPLES = {
     ),
     RangeCounter: Example(
         RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20, ranges=((1, 1 << 20), (500, 30_000), (7, 7))),
-        range_steps,
+        lambda: [updates(1 + 20_000 * i, deletions=True) for i in range(6)],
     ),
     DynamicPredecessor: Example(
         DynamicPredecessor(epsilon=1.0, universe=1 << 10, horizon=6), lambda: predecessor_steps(deletions=True)

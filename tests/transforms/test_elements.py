@@ -64,7 +64,7 @@ def test_elements_of_any_form_decide_about_themselves_alone(name):
 
     def build(pipeline, hostile):
         given = pipeline | beam.Create([(each,) for each in [*good, *hostile]], reshuffle=False)
-        given |= "Unpack" >> beam.Map(first_of).with_output_types(Any)
+        given |= "Unpack" >> beam.Map(lambda pair: pair[0]).with_output_types(Any)
         return given | made.with_dead_letters()
 
     without = runner_harness.run("fn_api", lambda pipeline: build(pipeline, []))
@@ -74,10 +74,6 @@ def test_elements_of_any_form_decide_about_themselves_alone(name):
     letters = [letter for letter in hostile.elements("dead") if letter.source == "event"]
     assert len(letters) == len(bad)
     assert not any(SECRET in letter.reason for letter in hostile.elements("dead"))
-
-
-def first_of(pair: tuple[Any]) -> Any:
-    return pair[0]
 
 
 SOLD_START = 1_700_000_000

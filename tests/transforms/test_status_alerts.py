@@ -76,16 +76,13 @@ def reference(made, events):
     return sorted(expected)
 
 
-def plain(rows):
-    return sorted((row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
-
-
 @one_job("rules", CONFIGURATIONS, "one", elsewhere=["renewed"])
 def test_rows_are_those_of_the_reference(name):
     made, events = transform(name), random_events(name)
     results = yield of_elements(as_rows(events), made)
     rows = results.elements("rows")
-    assert plain(rows) == reference(made, events)
+    plain = sorted((row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
+    assert plain == reference(made, events)
     assert {row.status for row in rows} == {"started", "continues", "ended"}
 
 
