@@ -84,14 +84,6 @@ def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_key_from_the_environment_is_the_same_key(city, answer, tmp_path, monkeypatch):
-    monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
-    files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
-    assert cli.main(["heavy-hitters", *files, *OPTIONS, "--key-variable", "KEY_OF_THIS_TEST"]) == 0
-    assert answer.read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-
-
-@pytest.mark.slow
 def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> None:
     entry = Path(sys.executable).with_name("privstream")
     output, here = tmp_path / "rows.jsonl", tmp_path / "here.jsonl"
