@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 
 SLOW_TIMEOUT_SECONDS = 1200
 
-sys.path.insert(0, str(Path(__file__).parent))
+FOLDERS_OF_HELPERS = ("", "audits", "fuzz", "mechanisms", "packaging", "runners", "transforms")
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in FOLDERS_OF_HELPERS]
 
 # CI draws the same examples each time, so that a change is never blamed for what another one broke. Developers draw
 # few, and others each time.

@@ -38,10 +38,6 @@ def streams():
             yield tuple(dict(zip(steps, words, strict=True)).get(step) for step in range(STEPS))
 
 
-def mechanism_for(delta=0.0):
-    return RangeCounter(epsilon=1.0, delta=delta, universe=UNIVERSE, horizon=None, ranges=RANGES)
-
-
 def node_counts(mechanism, words):
     """Return the counts of nodes after each step, (steps, nodes), as the mechanism keeps them."""
     state, counts, nodes = mechanism.initial_state(), [], mechanism.nodes
@@ -70,7 +66,8 @@ def worst_shifts(mechanism):
 @pytest.fixture(scope="module")
 def shifts():
     """Worst shifts by delta."""
-    return {delta: worst_shifts(mechanism_for(delta)) for delta in (0.0, 1e-6)}
+    common = {"epsilon": 1.0, "universe": UNIVERSE, "horizon": None, "ranges": RANGES}
+    return {delta: worst_shifts(RangeCounter(**common, delta=delta)) for delta in (0.0, 1e-6)}
 
 
 @pytest.mark.slow

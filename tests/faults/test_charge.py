@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -59,28 +58,6 @@ def test_p2_a_monitor_is_refused_too(capsys) -> None:
     )
     assert cli.main(["run", "m.yaml", "--key", "key"]) == 2
     assert "time_format" in capsys.readouterr().err and not Path("key.ledger.jsonl").exists()
-
-
-SCHEMA = {
-    "type": "record",
-    "name": "event",
-    "fields": [{"name": name, "type": "string"} for name in ("user", "item", "time")],
-}
-
-
-@pytest.mark.parametrize("damage", ["short", "parquet short", "parquet pages"])
-def test_p3_a_file_that_is_damaged_or_cut_short_is_refused_before_the_charge(damage, capsys) -> None:
-    if damage == "short":
-        with open("a.avro", "wb") as stream:
-            fastavro.writer(stream, SCHEMA, ROWS, sync_interval=2000)
-        content = Path("a.avro").read_bytes()
-        Path("a.avro").write_bytes(content[:-20])
-    else:
-        pq.write_table(pa.Table.from_pylist(ROWS), "a.parquet")
-        content = Path("a.parquet").read_bytes()
-        pages = content[:4] + b"\xff" * 400 + content[404:]
-        Path("a.parquet").write_bytes(content[:-20] if "short" in damage else pages)
-    assert "a." in refused("a.avro" if damage == "short" else "a.parquet", capsys)
 
 
 @pytest.mark.parametrize("line", ['u1,"a,2030-01-03', '"u1"",a,2030-01-03'])

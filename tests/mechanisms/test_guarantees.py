@@ -225,12 +225,6 @@ def test_slack_is_at_least_what_it_covers(epsilon):
     assert theirs * (1 - 1e-3) <= ours <= theirs + 5e-4  # each catastrophe is counted as if no other one had come
 
 
-def test_other_parts_are_composed():
-    parts = [GaussianCurve(shift=0.2), PureDp(0.5)]
-    found = joint_curve(parts).epsilon(1e-6)
-    assert max(part.epsilon(1e-6) for part in parts) < found <= sum(part.epsilon(5e-7) for part in parts) + 1e-3
-
-
 @pytest.mark.parametrize("others", [PureDp(0.3), ClockCurve(eta=0.05, clocks=4)])
 def test_gaussian_noise_takes_what_another_mechanism_leaves(others):
     shift = shift_beside(others, 1.0, 1e-6)

@@ -215,15 +215,10 @@ def test_snapshots_shards_and_gaps_change_nothing(fields):
             zip(left.keys.tolist() + right.keys.tolist(), left.counts.tolist() + right.counts.tolist(), strict=True)
         )
         assert joined == dict(zip(row.keys.tolist(), row.counts.tolist(), strict=True))
-    filled = [
-        one for step in range(1, 10) for one in [i for i in inputs if i.step == step] or [_nothing(mechanism, step)]
-    ]
+    nothing = None if mechanism.max_value is None else np.zeros(0, np.int64)
+    filled = sorted([*inputs, *(given(step, [], nothing) for step in (4, 5))], key=lambda one: one.step)
     _, every = run(mechanism, start(mechanism, 40), filled)
     assert plain(row for row in every if row.step not in (4, 5)) == plain(whole)
-
-
-def _nothing(mechanism, step):
-    return given(step, [], None if mechanism.max_value is None else np.zeros(0, np.int64))
 
 
 def test_sums_over_windows_have_the_noise_of_all_of_them():
@@ -263,10 +258,6 @@ def test_what_comes_is_checked_against_the_parameters():
 
 
 RUN = {"epsilon": 0.2, "delta": 1e-6, "horizon": 1000, "contributions": 1000, "public_keys": True}
-
-
-def step(**fields) -> KeyedStep:
-    return KeyedStep(step=1, keys=np.arange(2, dtype=np.uint64), counts=np.array([5, 5]), **fields)
 
 
 def test_noise_whose_sums_floats_would_round_is_refused():

@@ -41,7 +41,7 @@ from privstream.mechanisms import (
     ThresholdMonitor,
     Updates,
 )
-from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.privacy.guarantee import (
     GIVEN_NUMBERS,
     KEYED_NOISE,
@@ -94,10 +94,6 @@ def updates(first, deletions, number=40_000):
     return Updates(np.append(points, points[:10]), np.append(points % 7 != 0, np.zeros(10, bool)) | (not deletions))
 
 
-def range_steps():
-    return [updates(1 + 20_000 * i, deletions=True) for i in range(6)]
-
-
 def predecessor_steps(deletions):
     queries = np.array([1, 160, 280, 1 << 10])
     return [PredecessorStep(updates(1 + 160 * i, deletions, 160), queries.copy()) for i in range(6)]
@@ -145,7 +141,7 @@ EXAMPLES = {
     ),
     RangeCounter: Example(
         RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20, ranges=((1, 1 << 20), (500, 30_000), (7, 7))),
-        range_steps,
+        lambda: [updates(1 + 20_000 * i, deletions=True) for i in range(6)],
     ),
     DynamicPredecessor: Example(
         DynamicPredecessor(epsilon=1.0, universe=1 << 10, horizon=6), lambda: predecessor_steps(deletions=True)
@@ -282,6 +278,14 @@ class TestEveryMechanism:
         states, outputs = run(mechanism, inputs, noise)
         for i in reversed(range(len(inputs))):
             assert plain(mechanism.step(states[i], inputs[i], noise)) == plain((states[i + 1], outputs[i]))
+
+    def test_the_run_is_over_at_the_horizon(self, example):
+        inputs = example.inputs()
+        if hasattr(example.mechanism, "horizon"):
+            ended = dataclasses.replace(example.mechanism, horizon=len(inputs) - 1)
+            state = run(ended, inputs[:-1], SeededNoise(1))[0][-1]
+            with pytest.raises(HorizonExceeded, match="step must be "):
+                ended.step(state, inputs[-1], SeededNoise(1))
 
     def test_snapshot_round_trip_in_mid_stream(self, example):
         mechanism, inputs, noise = example.mechanism, example.inputs(), SeededNoise(3)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.predecessor import bounds
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
 from privstream.mechanisms.noise.discrete import NoiseSum
@@ -210,12 +209,6 @@ class TestInputs:
     def test_ranges(self, ranges):
         with pytest.raises((ValueError, TypeError), match=r"^ranges"):
             RangeCounter(epsilon=1.0, universe=100, ranges=ranges)
-
-    def test_the_run_is_over_at_the_horizon(self):
-        mechanism = RangeCounter(epsilon=1.0, universe=9, horizon=1, ranges=((1, 4),))
-        state, _ = mechanism.step(mechanism.initial_state(), Updates(()), SeededNoise(1))
-        with pytest.raises(HorizonExceeded, match="step must be <= horizon 1, got 2"):
-            mechanism.step(state, Updates(()), SeededNoise(1))
 
     def test_noise_of_other_ranges_is_another_one(self):
         one, other = (RangeCounter(epsilon=1.0, universe=9, ranges=each) for each in (((1, 4),), ((1, 4), (5, 9))))

@@ -11,7 +11,6 @@ from privstream.mechanisms.privacy.units import EVENT, PERSON, SECOND, PrivacyUn
 
 HOUR = PrivacyUnit(what="person", window=3600 * SECOND)
 DAY = 86_400 * SECOND
-TWO_HOURS = PrivacyUnit(what="person", window=7200 * SECOND)
 UNITS = (PERSON, HOUR, EVENT)
 
 PEOPLE, TIMES, AN_HOUR = range(2), range(4), 2

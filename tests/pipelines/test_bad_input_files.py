@@ -29,15 +29,6 @@ def launch(path, **fields):
     return ReadEvents(str(path), FieldMapping(**({"time_zone": "UTC"} | fields)))
 
 
-def write_avro(path, events, **options):
-    with path.open("wb") as stream:
-        fastavro.writer(stream, SCHEMA, events, **options)
-
-
-def many(count):
-    return [{"user": f"u{number}", "item": "i", "time": number} for number in range(count)]
-
-
 @pytest.mark.parametrize(
     ("format", "content"),
     [
@@ -64,7 +55,7 @@ def test_other_files_are_named_at_launch(format, content, tmp_path):
 
 
 def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(tmp_path, capfd):
-    events = [event | {"item": f"secret {number}"} for number, event in enumerate(many(1000))]
+    events = [{"user": f"u{number}", "item": f"secret {number}", "time": number} for number in range(1000)]
     pq.write_table(pa.Table.from_pylist(events), tmp_path / "a.parquet", use_dictionary=False, row_group_size=500)
     content = bytearray((tmp_path / "a.parquet").read_bytes())
     place = pq.read_metadata(tmp_path / "a.parquet").row_group(1).column(1).data_page_offset
@@ -86,7 +77,8 @@ def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(
 
 
 def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
-    write_avro(tmp_path / "a.avro", [GOOD, GOOD | {"item": "QQQQ"}, GOOD])
+    with (tmp_path / "a.avro").open("wb") as stream:
+        fastavro.writer(stream, SCHEMA, [GOOD, GOOD | {"item": "QQQQ"}, GOOD])
     (tmp_path / "a.avro").write_bytes((tmp_path / "a.avro").read_bytes().replace(b"QQQQ", b"Q\xff\xfeQ"))
     outcome = read(tmp_path / "a.avro", time_unit="s")
     assert len(outcome.rows) == 2

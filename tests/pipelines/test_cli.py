@@ -72,20 +72,6 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
     assert (len(lines) > 1 and lines[0].startswith("Traceback")) == shows
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--nonsense"], "unknown option --nonsense"),
-        (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
-        (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
-        (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),
-    ],
-)
-def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        launch.parse_beam_options(arguments)
-
-
 class LookUp(beam.DoFn):
     """Fails as a bug would: the message is the record."""
 

@@ -1,4 +1,4 @@
-"""`privstream counts`, `plan counts`, `plot` and `simulate`, from file to file."""
+"""`privstream counts` and `plan counts`, from file to file."""
 
 import json
 from collections import defaultdict
@@ -97,43 +97,32 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["sum_stddev"] > 0
 
 
-@pytest.mark.slow
-def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_path: Path) -> None:
-    options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value", "cents"]
-    one = count(shop, tmp_path / "1.jsonl", *options)
-    assert count(shop, tmp_path / "2.jsonl", *options) == one
-    assert count(shop, tmp_path / "3.jsonl", *options, "--run_id", "other") != one
+def in_tokyo(shop: Path, folder: Path, end: str, *options: str) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return noisy counts of tea by the day in UTC on which a day of Tokyo begins, and what is promised."""
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{folder}/rows.jsonl", "--key", f"{shop}/key"]
+    days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", end]
+    assert cli.main(["counts", *files, *days, *LIMITED, *options, "--ledger", "none", "--runner", "FnApiRunner"]) == 0
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert {row["window_start"][10:] for row in rows} == {"T15:00:00Z"}
+    tea = {row["window_start"][:10]: row["noisy"] for row in rows if row["item"] == "tea"}
+    return tea, json.loads((folder / "rows.jsonl.guarantee.json").read_text())["parameters"]
 
 
 def test_days_of_the_calendar_are_by_the_clocks_of_a_zone(shop: Path, tmp_path: Path) -> None:
     """The sales are of four hours after midnight in UTC: in Tokyo it is nine in the morning of the same day."""
-    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--key", f"{shop}/key"]
-    days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", "2024-01-03"]
-    budget = ["--epsilon", "20", *LIMITED, "--ledger", "none", "--runner", "FnApiRunner"]
-    assert cli.main(["counts", *files, *days, *budget]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert {row["window_start"] for row in rows} == {
-        f"{day}T15:00:00Z" for day in ("2023-12-30", "2023-12-31", "2024-01-01")
-    }
-    tea = {row["window_start"][:10]: row["noisy"] for row in rows if row["item"] == "tea"}
+    tea, parameters = in_tokyo(shop, tmp_path, "2024-01-03", "--epsilon", "20")
+    assert sorted(tea) == ["2023-12-30", "2023-12-31", "2024-01-01"]
     assert tea["2023-12-31"] == pytest.approx(300, abs=20) and abs(tea["2024-01-01"]) < 20
-    parameters = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["parameters"]
     assert (parameters["window"], parameters["time_zone"]) == ("1day", "Asia/Tokyo")
 
 
 def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> None:
-    """From the last day of a year on, who has bought three things has used up a limit, which then starts afresh."""
-    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--key", f"{shop}/key"]
-    days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", "2024-01-04"]
-    more = ["--renew_every", "2days", "--over", "2days", "--domain", f"{shop}/items"]
-    budget = ["--epsilon", "40", *LIMITED, "--ledger", "none", "--runner", "FnApiRunner"]
-    assert cli.main(["counts", *files, *days, *more, *budget]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    tea = {row["window_start"][:10]: row["noisy"] for row in rows if row["item"] == "tea"}
+    """From the last day of a year on, who has bought three things has reached a limit, which then starts afresh."""
+    more = ["--renew_every", "2days", "--over", "2days", "--domain", f"{shop}/items", "--epsilon", "40"]
+    tea, parameters = in_tokyo(shop, tmp_path, "2024-01-04", *more)
     assert tea["2023-12-31"] == pytest.approx(300, abs=30), "1 January in Tokyo, and the day before it"
     assert tea["2024-01-01"] == pytest.approx(300, abs=30), "the second period begins, and the day before it counts"
-    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
-    assert promise["parameters"]["renew_every"] == promise["parameters"]["over"] == "2days"
+    assert parameters["renew_every"] == parameters["over"] == "2days"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +138,7 @@ def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> Non
 )  # fmt: skip
 def test_windows_that_are_none_of_a_calendar(shop, tmp_path, days, rule, capsys):
     files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--key", f"{shop}/key"]
-    with pytest.raises(SystemExit):
-        raise SystemExit(cli.main(["counts", *files, *days, "--time_zone", "UTC", "--epsilon", "1", *LIMITED]))
+    assert cli.main(["counts", *files, *days, "--time_zone", "UTC", "--epsilon", "1", *LIMITED]) == 2
     assert rule in " ".join(capsys.readouterr().err.split())
 
 
@@ -187,14 +175,3 @@ def test_a_plan_is_about_the_last_window(tmp_path: Path, capsys: pytest.CaptureF
     answer = listed["accuracy"]
     assert answer["threshold"] is None and answer["sum_stddev"] > 10 * answer["stddev"] and answer["margin"] >= 1
     assert listed["guarantee"]["unit"] == "one event"
-
-
-@pytest.mark.slow
-def test_simulated_people_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    size = ["--users", "900", "--windows", "4", "--items", "20", "--seed", "3", "--output", "events.parquet"]
-    assert cli.main(["simulate", *size]) == 0
-    run = [*RUN[:-2], "--epsilon", "9", *LIMITED, "--over", "start", "--runner", "FnApiRunner", "--ledger", "none"]
-    assert cli.main(["counts", "--input", "events.parquet", "--output", "rows.avro", *run]) == 0
-    assert cli.main(["plot", "rows.avro", "--output", "rows.svg"]) == 0
-    assert "People per item since the start" in Path("rows.svg").read_text()

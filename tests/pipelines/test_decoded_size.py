@@ -22,10 +22,6 @@ def write(path, items, users=None, times=None, **options):
     pq.write_table(table, path, **options)
 
 
-def coded(texts, numbers):
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(texts))
-
-
 def batches_of(path, **fields):
     """Return batches, dead letters and the most memory that Arrow took."""
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
@@ -42,7 +38,8 @@ def batches_of(path, **fields):
 
 @pytest.mark.parametrize("stored", [True, False], ids=["column is a dictionary", "column is text"])
 def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
-    write(tmp_path / "a.parquet", coded(["x" * MEBIBYTE, "tea"], [0] * 2100 + [1] * 3), store_schema=stored)
+    texts, numbers = pa.array(["x" * MEBIBYTE, "tea"]), pa.array([0] * 2100 + [1] * 3, pa.int32())
+    write(tmp_path / "a.parquet", pa.DictionaryArray.from_arrays(numbers, texts), store_schema=stored)
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
     batches, letters, most = batches_of(tmp_path / "a.parquet")
     assert [row["item"] for batch in batches for row in batch.to_pylist()] == ["tea"] * 3

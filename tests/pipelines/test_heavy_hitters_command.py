@@ -1,6 +1,5 @@
 """`privstream heavy-hitters`, from a file to a file."""
 
-import gzip
 import json
 import re
 import shutil
@@ -85,14 +84,6 @@ def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_key_from_the_environment_is_the_same_key(city, answer, tmp_path, monkeypatch):
-    monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
-    files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
-    assert cli.main(["heavy-hitters", *files, *OPTIONS, "--key-variable", "KEY_OF_THIS_TEST"]) == 0
-    assert answer.read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-
-
-@pytest.mark.slow
 def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> None:
     entry = Path(sys.executable).with_name("privstream")
     output, here = tmp_path / "rows.jsonl", tmp_path / "here.jsonl"
@@ -121,22 +112,6 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert any("u000007" in letter["record"] for letter in found), "a dead letter holds its record"
     assert watch(city, tmp_path / "more.jsonl", "--input", str(events)) == 0
     assert "2 malformed: --dead-letter FILE keeps them" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_process_whose_workers_fail_prints_one_line(city: City, tmp_path: Path) -> None:
-    """That a file ends early is found by a worker only; what runners print is not for anybody's eyes."""
-    (tmp_path / "a.csv").write_text("user,item,time\nu000001,wish,2024-01-01\n")
-    lines = "".join(f"u{number:06},wish {number * 7919 % 10007},2024-01-01\n" for number in range(20_000))
-    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(f"user,item,time\n{lines}".encode())[:-20])
-    code = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "heavy-hitters", "--key", city.key, *OPTIONS]
-    command += ["--input", str(tmp_path / "*.csv*"), "--output", str(tmp_path / "rows.jsonl")]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 2, "before anything is charged"
-    assert found.stdout == ""
-    assert re.fullmatch(r"privstream heavy-hitters: error: [^\n]*b\.csv\.gz [^\n]*\n", found.stderr)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv.gz"]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "-"])

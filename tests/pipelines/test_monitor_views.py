@@ -38,15 +38,11 @@ windows: {window: 1h, start: 2026-01-01, end: 2026-01-01T06:00}
 privacy: {epsilon: 1, delta: 1e-6}
 questions:
 """
-END = ""
 PAGES = "  pages: {question: counts, max_contributions: 4}\n"
 SITES = "  sites: {question: counts, item: [country, page], max_contributions: 4}\n"
 ERRORS = "  errors: {question: counts, max_contributions: 4}\n"
-SPEED = (
-    "  speed: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99], max_contributions: 4"
-    f"{END}}}\n"
-)
-PRESENT = f"  present: {{question: cardinality, timeout: 30m{END}}}\n"
+SPEED = "  speed: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99], max_contributions: 4}\n"
+PRESENT = "  present: {question: cardinality, timeout: 30m}\n"
 
 
 @pytest.fixture(scope="module")

@@ -84,13 +84,6 @@ def test_input_without_events(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert told.endswith("noise alone: the input has no rows\n")
 
 
-def test_queries_none_of_which_is_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_events(folder, people(GOOD))
-    (folder / "linear").write_text('{"name": "y", "items": ["unknown"]}\n[]\n')
-    status, told = run(run_line("queries"), capsys)
-    assert status == 2 and "--queries, line 2 of linear: line must be one JSON object" in told
-
-
 def test_much_that_is_not_used_is_said_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_events(folder, [*people(GOOD)[:60], *people(APACHE)[:90]])
     status, told = run(run_line("cardinality"), capsys)

@@ -53,13 +53,6 @@ def test_counts_are_within_their_bounds_in_every_window(folder: Path, tmp_path: 
     assert promised["accuracy"]["error_bound"] == max(row.error_bound for row in rows)
 
 
-def test_the_same_key_gives_the_same_counts_and_another_run_others(folder: Path, tmp_path: Path) -> None:
-    for name, options in (("a", []), ("b", []), ("c", ["--run_id", "another"])):
-        assert watch(folder, RANGES, tmp_path / f"{name}.jsonl", *options) == 0
-    first, second, third = ((tmp_path / f"{name}.jsonl").read_bytes() for name in "abc")
-    assert first == second != third
-
-
 def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> None:
     assert watch(folder, NEAREST, tmp_path / "rows.avro") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), NearestPoints)

@@ -78,18 +78,6 @@ def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "one event" in told
 
 
-def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [*RUN[:6], "--low", "1", "--high", "2", "--delta", "1e-6", "--max_contributions", "5"]
-    asked += ["--resolution", "100"]
-    assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["budgets"][0]["epsilon"]
-    errors = []
-    for epsilon in (found, found * 0.97):
-        assert cli.main(["plan", "quantiles", *asked, "--epsilon", str(epsilon), "--json"]) == 0
-        errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]["rank_error"])
-    assert errors[0] <= 100 < errors[1]
-
-
 def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:
     """Those of 13 weeks, of 5,155 customers with ten purchases each, by the options of the documentation."""
     draw = np.random.default_rng(7)

@@ -204,8 +204,6 @@ def test_rows_do_not_depend_on_the_processor(tmp_path: Path) -> None:
     """Numpy computes exponentials by other instructions on each, which have other last bits."""
     write(str(tmp_path / "events.jsonl"), [row | {"value": len(row["user"])} for row in events(2000, "u")])
     (tmp_path / "rules.jsonl").write_text('{"name": "busy", "at_least": 20, "items": ["a"]}\n')
-    (tmp_path / "key").write_bytes(bytes(range(32)))
-    (tmp_path / "key").chmod(0o600)
     whole = ["--window=7200", "--start=2024-01-01", "--end=2024-01-02", "--epsilon=20", "--input=events.jsonl"]
     whole += ["--key=key", "--workers=1", "--overwrite", "--ledger=none"]
     program = (

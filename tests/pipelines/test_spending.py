@@ -127,11 +127,6 @@ MENU = (gaussian(0.25, 0.002), gaussian(0.35, 0.004), cost(0.0, 0.01), cost(0.0,
 ATTACK = (gaussian(0.7 * MOST, 0.001), gaussian(0.71 * MOST, 0.005), cost(0.0, 0.009))
 
 
-def fitted(path: tuple[Cost, ...]) -> bool:
-    """What the ledger does."""
-    return Filter.of(LIMIT, path[0]).keeps(path)
-
-
 def both_with_all_of_delta(path: tuple[Cost, ...]) -> bool:
     """What looks right: either the plain sums fit, or the shifts with their slacks, each with the whole delta."""
     epsilon, delta, _, slack = (sum(column) for column in zip(*path, strict=True))
@@ -143,7 +138,7 @@ def both_with_all_of_delta(path: tuple[Cost, ...]) -> bool:
 def test_no_chooser_who_looks_at_results_passes_the_limit_exactly():
     most = LIMIT.delta * (1 + 1e-9)
     for menu in (MENU, ATTACK):
-        assert worst(fitted, menu, LIMIT.epsilon, depth=3) <= most
+        assert worst(lambda path: Filter.of(LIMIT, path[0]).keeps(path), menu, LIMIT.epsilon, depth=3) <= most
         for share in SHARES:
             assert worst(Filter(LIMIT, share * LIMIT.delta).keeps, menu, LIMIT.epsilon, depth=3) <= most
     assert worst(both_with_all_of_delta, ATTACK, LIMIT.epsilon, depth=3) > 1.5 * LIMIT.delta, "the attack is one"

@@ -68,14 +68,6 @@ def test_rows_are_right_and_have_few_columns(name, folder):
     assert again == rows
 
 
-@pytest.mark.parametrize("name", ["heavy-hitters", "top-k by gaps", "alerts", "alerts by sparse_vector"])
-def test_pictures_and_reports_are_made(name, folder):
-    asked(name)
-    assert cli.main(["plot", "rows.jsonl", "--output", "rows.svg"]) == 0
-    assert (folder / "rows.svg").read_text().count("<path") > 5
-    assert cli.main(["report", "rows.jsonl", "--output", "report.html"]) == 0
-
-
 @pytest.mark.parametrize(
     ("line", "numbers"),
     [

@@ -82,7 +82,7 @@ def published(events: list[tuple[str, str, int]], transform: PrivateTransform) -
     COLLECTED.clear()
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         pipeline | beam.Create(rows) | transform | beam.Map(collect)
-    return sorted(map(as_written, COLLECTED), key=str)
+    return sorted(({name: plain(value) for name, value in row._asdict().items()} for row in COLLECTED), key=str)
 
 
 COLLECTED: list[Any] = []
@@ -92,12 +92,8 @@ def collect(row: Any) -> None:
     COLLECTED.append(row)
 
 
-def as_written(row: Any) -> dict[str, Any]:
-    """A row as WriteToJson writes it: times as text, numbers with ten decimals."""
-    return {name: plain(value) for name, value in row._asdict().items()}
-
-
 def plain(value: Any) -> Any:
+    """A value as WriteToJson writes it: times as text, numbers with ten decimals."""
     if isinstance(value, Timestamp):
         return value.to_rfc3339()
     return round(value, 10) if isinstance(value, float) else value

@@ -1,13 +1,9 @@
-"""Lets the tests of this folder import the harness, and gives them a Flink cluster and a Kafka broker."""
+"""Gives the tests of this folder a Flink cluster, a Kafka broker and a PostgreSQL server."""
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 def missing(reason: str):

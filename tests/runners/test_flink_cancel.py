@@ -49,15 +49,11 @@ def running_job(cluster, known: set[str], process: subprocess.Popen, said: Path)
 
     def runs() -> bool:
         assert process.poll() is None, said.read_text()
-        return new_states(cluster, known) == ["RUNNING"]
+        return [each["state"] for each in cluster.jobs.listed() if each["jid"] not in known] == ["RUNNING"]
 
     wait_until(runs, "the job to run")
     (job,) = {each["jid"] for each in cluster.jobs.listed()} - known
     return job
-
-
-def new_states(cluster, known: set[str]) -> list[str]:
-    return [each["state"] for each in cluster.jobs.listed() if each["jid"] not in known]
 
 
 @pytest.fixture

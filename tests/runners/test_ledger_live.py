@@ -22,15 +22,6 @@ def entry(label):
     return Entry.of(guarantee, label=label, dataset="shop", **texts)
 
 
-def a_shop(folder, place):
-    """Write an event and a key into a folder, set a limit for its data in a ledger, and return where this is."""
-    (folder / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
-    (folder / "key").write_bytes(bytes(range(32)))
-    (folder / "key").chmod(0o600)
-    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
-    return place
-
-
 def test_runs_limits_and_the_chain_are_as_in_a_file(postgres, tmp_path):
     for place in (str(tmp_path / "ledger"), postgres.url("chain")):
         ledger = Ledger(place)
@@ -75,7 +66,11 @@ def test_two_machines_at_once_do_not_pass_the_limit(postgres):
 
 def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    place = a_shop(tmp_path, postgres.url("commands"))
+    place = postgres.url("commands")
+    (tmp_path / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
     own = ["--max_contributions", "1", "--key", "key", "--ledger", place, "--dataset", "shop"]
     assert cli.main([*LINE.split(), *own, "--output", "rows.csv"]) == 0
     assert cli.main([*LINE.split(), *own, "--output", "more.csv", "--min_people", "2"]) == 2

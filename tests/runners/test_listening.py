@@ -56,8 +56,14 @@ def test_prism_and_its_workers_listen_on_loopback_and_leave_nothing(tmp_path, mo
             ["--flink_submit_uber_jar", "--flink_version=1.19"],
             "flink_submit_uber_jar must not be given: it opens a port",
         ),
+        (["--nonsense"], "unknown option --nonsense"),
+        (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
+        (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
+        (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),
     ],
 )
-def test_what_opens_ports_to_everybody_is_refused(arguments: list[str], message: str) -> None:
+def test_options_of_beam_that_open_ports_to_everybody_or_cannot_work_are_refused(
+    arguments: list[str], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         launch.parse_beam_options(arguments)

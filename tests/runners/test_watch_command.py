@@ -217,15 +217,20 @@ def test_windows_of_a_folder_that_is_complete_equal_a_bounded_run(tmp_path, name
     assert rows_at_once(tmp_path, name) == expected_rows(tmp_path, name)
 
 
-def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monkeypatch):
-    """Nothing is recorded of it; it runs when the first has ended, even if that was killed."""
+@pytest.fixture
+def words(tmp_path) -> list[str]:
+    """Return a command that watches a folder that is complete, with a ledger."""
     simulated(tmp_path, "cardinality")
     for folder in ("in", "rows"):
         (tmp_path / folder).mkdir()
     (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")
     put(tmp_path / "in", "_END", Path.touch)
-    words = [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", "--watch=0.3"]
-    words += ["--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
+    watch = ["--watch=0.3", "--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
+    return [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", *watch]
+
+
+def test_a_second_run_is_refused_while_the_first_goes_on(words, tmp_path, capsys, monkeypatch):
+    """Nothing is recorded of it; it runs when the first has ended, even if that was killed."""
     script = "import sys, time; from privstream.pipelines.sinks.writers import alone_in as a\n"
     script += "with a(sys.argv[1:]): print(flush=True); time.sleep(600)"
     with monkeypatch.context() as patched:
@@ -242,15 +247,8 @@ def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monke
     assert (tmp_path / "rows" / "_END").exists()
 
 
-def test_a_run_whose_output_is_gone_is_refused_for_other_events_would_get_the_same_noise(tmp_path, capsys):
+def test_a_run_whose_output_is_gone_is_refused_for_other_events_would_get_the_same_noise(words, tmp_path, capsys):
     """Of two streams of one name nothing but what was published tells that their events are others."""
-    simulated(tmp_path, "cardinality")
-    for folder in ("in", "rows"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")
-    put(tmp_path / "in", "_END", Path.touch)
-    words = [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", "--watch=0.3"]
-    words += ["--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
     assert cli.main(words) == 0
     before = {file.name: file.read_bytes() for file in (tmp_path / "rows").glob("*.jsonl")}
     (tmp_path / "rows" / "_END").unlink()

@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 
 import apache_beam as beam
-import pyarrow as pa
 import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
@@ -32,14 +31,11 @@ def read(folder: Path, **options):
 
     def build(pipeline):
         found = pipeline | WatchEvents(str(folder), FIELDS, seconds=0.05, **options)
-        return {"users": found.events | beam.FlatMap(users_of), "letters": found.dead_letters | beam.Map(tuple)}
+        users = found.events | beam.FlatMap(lambda batch: batch["user"].to_pylist())
+        return {"users": users, "letters": found.dead_letters | beam.Map(tuple)}
 
     results = run("fn_api", build, "--streaming")
     return sorted(results.elements("users")), results.elements("letters"), results.counters
-
-
-def users_of(batch: pa.RecordBatch) -> list[str]:
-    return batch["user"].to_pylist()
 
 
 @pytest.mark.parametrize("watermark", ["arrival", "marks"])

@@ -3,10 +3,9 @@
 import random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from cardinality_workloads import CONFIGURATIONS, SECOND, START, WINDOWS, expected, random_events, sizes, transform
-from event_forms import as_arrow, as_rows, of_elements, run_bounded
+from event_forms import as_arrow, as_rows, of_elements
 from every_runner import one_job
 from grids import some_quick
 from hypothesis import given, settings
@@ -83,11 +82,3 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
     moved = np.subtract(*(sizes(made, some) for some in (crowd + person, crowd)))
     assert set(moved.tolist()) <= {0, 1}
     assert moved.sum() <= (made.max_contributions or WINDOWS)
-
-
-def test_sessions_need_no_item():
-    columns = {"user": pa.array(["a", "b"]), "time": pa.array([START, START + 100])}
-    made = transform("sessions")
-    events = [("a", "x", START * SECOND), ("b", "y", (START + 100) * SECOND)]
-    rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
-    assert sorted(rows, key=lambda row: row[:2]) == expected(made, events)

@@ -11,14 +11,14 @@ from examples import START, example
 SECOND = 1_000_000
 
 
-def counted(made: beam.PTransform, events: list[tuple[str, str, int, str]]) -> Counter[str]:
-    results = run_bounded("fn_api", as_rows(events), made)
+def counted(made: beam.PTransform, rows: list[beam.Row]) -> Counter[str]:
+    results = run_bounded("fn_api", rows, made)
     return Counter({name.partition(":")[2]: number for name, number in results.counters.items()})
 
 
 def test_histograms_say_how_much_was_left_out():
     events = [(f"p{i}", "19"[i % 2], (START + i) * SECOND) for i in range(12)]
-    told = counted(example("histogram"), [*events, ("p", "1", 5)])
+    told = counted(example("histogram"), as_rows([*events, ("p", "1", 5)]))
     assert (told["events_usable"], told["events_outside_domain"], told["events_outside_run"]) == (6, 6, 1)
 
 
@@ -28,8 +28,7 @@ def test_sums_say_how_much_of_them_was_left_out():
     paid = [("p", 400, 0), ("q", 80, 1), ("q", 80, 2), ("r", 80, 3), ("r", 80, 4), ("s", 100, 5), ("p", 900, -9)]
     rows = [beam.Row(user=u, item="1", value=v, time=Timestamp(START + t)) for u, v, t in paid]
     for name, lost in (("counts", 300 + 2 * 60), ("counts of events", 300)):
-        results = run_bounded("fn_api", rows, example(name, max_value=100))
-        told = {name.partition(":")[2]: number for name, number in results.counters.items()}
+        told = counted(example(name, max_value=100), rows)
         assert (told["sums_before_limit"], told["sums_over_limit"]) == (8_200, 10 * lost)
         assert told["values_clipped"] == 1
 
@@ -37,8 +36,7 @@ def test_sums_say_how_much_of_them_was_left_out():
 def test_quantiles_say_how_much_was_left_out():
     rows = [beam.Row(user="p", value=1.0 + i % 5, time=Timestamp(START + i)) for i in range(20)]
     rows += [beam.Row(user="p", value=99.0, time=Timestamp(time)) for time in (START + 15, 5)]
-    results = run_bounded("fn_api", rows, example("quantiles", max_contributions=1))
-    told = {name.partition(":")[2]: number for name, number in results.counters.items()}
+    told = counted(example("quantiles", max_contributions=1), rows)
     assert (told["values_before_limit"], told["values_over_limit"]) == (21, 19)
     assert told["values_clipped"] == 1, "what is outside of the run is not clipped"
     assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (2, 1)
@@ -47,10 +45,10 @@ def test_quantiles_say_how_much_was_left_out():
 def test_sets_say_how_much_was_left_out():
     events = [("p", "12"[i % 2], (START + 10 * i) * SECOND) for i in range(6)]
     made = example("cardinality", timeout=None, enter_values=("1",), max_contributions=2, end=START + 60)
-    told = counted(made, events)
+    told = counted(made, as_rows(events))
     assert (told["entries_before_limit"], told["entries_over_limit"]) == (3, 3)
 
 
 def test_queries_say_how_much_was_left_out():
-    told = counted(example("queries"), [(*each, 0) for each in (("p", "1"), ("p", "1"), ("p", "2"), ("q", "3"))])
+    told = counted(example("queries"), as_rows([("p", "1", 0), ("p", "1", 0), ("p", "2", 0), ("q", "3", 0)]))
     assert (told["items_before_limit"], told["items_over_limit"]) == (3, 1)

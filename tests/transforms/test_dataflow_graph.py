@@ -74,15 +74,12 @@ def test_labels_are_fixed_names(name):
     assert [label for label in labels if not NAME.fullmatch(label)] == []
 
 
-def fn_of(node) -> Any:
-    return getattr(node.transform, "fn", None)
-
-
 @every_example
 def test_keys_are_bytes(name):
     checked = 0
     for node in graph_of(name)[1]:
-        stateful = any(isinstance(value, StateSpec) for value in vars(type(fn_of(node))).values())
+        fn = getattr(node.transform, "fn", None)
+        stateful = any(isinstance(value, StateSpec) for value in vars(type(fn)).values())
         if stateful or isinstance(node.transform, beam.GroupByKey):
             coder = beam.coders.registry.get_coder(node.inputs[0].element_type)
             assert coder.is_kv_coder()

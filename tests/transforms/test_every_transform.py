@@ -19,6 +19,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from examples import EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_input
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise
+from privstream.mechanisms.privacy.guarantee import CONTRIBUTIONS_HASHED, ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED
 
 every_transform = pytest.mark.parametrize("name", ONE_OF_EACH)
 
@@ -166,3 +167,20 @@ def test_errors_of_arguments_name_the_argument(name):
                 refused += 1
                 assert re.search(rf"\b({field}|{OTHER.get(field, field)})\b", str(error)), f"{field}={wrong!r}: {error}"
     assert refused > 5 * len(fields)
+
+
+UNHASHED = {"quantiles of events", "alerts by sparse vector", "histogram", "flags", "ranges", "predecessors", "queries"}
+OF_EVENTS = UNHASHED | {"counts of events"}
+FOUND = {"heavy hitters", "counts", "counts since the start", "counts of the last windows", "top-k"}
+ITEMS_FOUND = FOUND | {"heavy hitters by status", "heavy hitters by clock", "counts of events"}
+REMEMBERED = FOUND | {"counts of a list", "largest counts of a list"}
+"""What has no list of items knows them by hashes; what counts once for a key, or finds it, contributions as well."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_the_guarantee_rests_on_is_said(name, check_proof):
+    hashed = (PEOPLE_HASHED, name not in OF_EVENTS), (ITEMS_HASHED, name in ITEMS_FOUND)
+    expected = [KEYED_NOISE, *(what for what, is_so in (*hashed, (CONTRIBUTIONS_HASHED, name in REMEMBERED)) if is_so)]
+    guarantee = example(name).guarantee
+    check_proof(guarantee.proof)
+    assert list(guarantee.caveats) == guarantee.to_dict()["caveats"] == expected

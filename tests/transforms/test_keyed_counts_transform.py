@@ -70,17 +70,13 @@ def test_rows_are_those_of_the_reference(name):
 @pytest.mark.parametrize("name", ["found, more", "window, public", "found, several windows"])
 def test_over_files_the_view_is_that_of_all_tables(name):
     events, made = random_events(name, random.Random(5)), transform(name, max_value=None).over_files()
-    parts = [from_stream(data) for _, data in results_of(events, made)]
+    results = run_bounded("fn_api", as_rows(events), made)
+    parts = [from_stream(data) for _, data in results.elements("rows")]
     assert len(parts) > 1
     table = made.view(pa.concat_tables(parts, promote_options="default"), None)
     assert table.column_names == list(made.row_type._fields)
     released = rows_of(made.row_type, made.shown.numbers(table_of(expected(made, events)), ended=True))
     assert sorted(rows_of(made.row_type, table)) == sorted(released)
-
-
-def results_of(events, made):
-    """Return what a transform over files gives."""
-    return run_bounded("fn_api", as_rows(events), made).elements("rows")
 
 
 @some_quick("name", ["start", "start, public", "found, more", "found, window limit"], "start")

@@ -8,7 +8,6 @@ import pytest
 import runner_harness
 from apache_beam.options.pipeline_options import PipelineOptions
 from every_runner import one_job
-from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
@@ -91,11 +90,11 @@ def asked(data, made):
     return lambda pipeline: pipeline | "Data" >> beam.Create(data) | made.with_dead_letters()
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "soon over")
+@one_job("points", CONFIGURATIONS, "plain", "soon over", elsewhere=["plain", "soon over"])
 def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     chance = random.Random(4)
     data, made = random_data(chance), make(name, random_queries(chance, 60))
-    results = runner_harness.run("fn_api", asked(data, made))
+    results = yield asked(data, made)
     expected = reference(made, data)
     assert same(sorted(results.elements("rows")), expected)
     assert results.elements("dead") == []
@@ -105,14 +104,6 @@ def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     assert sources == {"measured", "hypothesis"}
     assert results.counters["privstream:queries_answered"] == 60
     assert results.counters.get("privstream:queries_refused", 0) == refused
-
-
-@one_job("points", ["plain", "soon over"], "plain")
-def test_runners_agree(name):
-    chance = random.Random(5)
-    data, made = random_data(chance), make(name, random_queries(chance, 15))
-    results = yield asked(data, made)
-    assert same(sorted(results.elements("rows")), reference(made, data))
 
 
 def test_without_any_event_queries_are_answered_all_the_same():

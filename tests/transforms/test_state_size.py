@@ -27,18 +27,14 @@ def held(people: np.ndarray, item: int = 3) -> HolderBatch:
     return HolderBatch(people.astype(np.uint64), items, np.zeros(len(people), np.uint16), names)
 
 
-def started(fn) -> tiny_runner.Stage:
-    stage = tiny_runner.Stage(fn, random.Random(0))
-    stage.feed([(b"", SEED)])
-    return stage
-
-
 def monitor_stage(max_hits: int = 200) -> tiny_runner.Stage:
     """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
     monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000)
     assert monitor.detection_threshold <= 50
     fn = DecideSteps(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4, row_type=HeavyHitter)
-    return started(fn)
+    stage = tiny_runner.Stage(fn, random.Random(0))
+    stage.feed([(b"", SEED)])
+    return stage
 
 
 def feed(stage, step: int, people: np.ndarray) -> int:

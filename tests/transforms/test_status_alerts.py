@@ -4,9 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from event_forms import as_rows, of_elements, run_bounded
+from event_forms import as_rows, of_elements
 from every_runner import one_job
-from grids import some_quick
 from privstream.mechanisms.monitor.monitor import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SparseVectorAlerts
@@ -40,11 +39,6 @@ def random_events(name):
                 time = (START + window * WINDOW) * SECOND + int(rng.integers(WINDOW * SECOND))
                 found += [(f"user {person}", item, time)] * (1 + (person % 7 == 0))
     return found
-
-
-def rows_of(made, events):
-    """Return what the transform publishes, sorted."""
-    return sorted(run_bounded("fn_api", as_rows(events), made).elements("rows"))
 
 
 def reference(made, events):
@@ -82,23 +76,14 @@ def reference(made, events):
     return sorted(expected)
 
 
-def plain(rows):
-    return sorted((row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
-
-
-@some_quick("name", [*CONFIGURATIONS], "one")
+@one_job("rules", CONFIGURATIONS, "one", elsewhere=["renewed"])
 def test_rows_are_those_of_the_reference(name):
-    made = transform(name)
-    rows = rows_of(made, random_events(name))
-    assert plain(rows) == reference(made, random_events(name))
+    made, events = transform(name), random_events(name)
+    results = yield of_elements(as_rows(events), made)
+    rows = results.elements("rows")
+    plain = sorted((row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
+    assert plain == reference(made, events)
     assert {row.status for row in rows} == {"started", "continues", "ended"}
-
-
-@one_job("rules", ["renewed"])
-def test_runners_agree(name):
-    events = random_events(name)
-    results = yield of_elements(as_rows(events), transform(name))
-    assert sorted(results.elements("rows")) == rows_of(transform(name, shards=5), events[::-1])
 
 
 def test_rules_with_at_most_are_refused():
