@@ -9,13 +9,12 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table, row_of
 from privstream.pipelines import cli
-from privstream.pipelines.console import show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.show.shown import moments
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import printable, say, show
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter
 from rich.cells import cell_len
