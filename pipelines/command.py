@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from privstream.pipelines.suggestions import meant
-from privstream.pipelines.terminal import one_line
+from privstream.pipelines.terminal import meant, one_line
 from typing_extensions import override
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import os
@@ -125,6 +126,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+def meant(key: Any, known: Iterable[str]) -> str:
+    """Return what somebody meant who wrote a name that is not known, if something is near."""
+    names = {name.lstrip("-").replace("-", "_"): name for name in known}
+    near = difflib.get_close_matches(str(key).lstrip("-").replace("-", "_"), names, 1)
+    return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
 class PrintableFormatter(logging.Formatter):

@@ -33,7 +33,6 @@ WITHOUT_DATA: Mapping[str, Any] = {"data": {"input": "none"}, "privacy": {"epsil
 
 
 def _least(at: Callable[[float], Any], error: float) -> float:
-    """Return the least epsilon with an error."""
     wanted = checks.positive("error", error)
 
     def enough(epsilon: float) -> bool:
