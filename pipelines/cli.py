@@ -20,8 +20,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import CLASSES, Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import add_execution, add_options, given_to
-from privstream.pipelines.suggestions import meant
-from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
+from privstream.pipelines.terminal import PrintableFormatter, meant, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from privstream.pipelines.suggestions import meant
-from privstream.pipelines.terminal import one_line
+from privstream.pipelines.terminal import meant, one_line
 from typing_extensions import override
 
 
@@ -132,13 +131,12 @@ class Help(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """Takes options by their full names only, with dashes or underscores, and reports a mistake in one line."""
 
-    def __init__(self, *, add_help: bool = True, **given: Any) -> None:
+    def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given, "add_help": False})
-        if add_help:
-            self.add_argument(
-                "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,
-                help="print this page, or with `all` every option",
-            )  # fmt: skip
+        self.add_argument(
+            "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,
+            help="print this page, or with `all` every option",
+        )  # fmt: skip
         for number in NUMBERS:
             self.register("type", number, parsed(number))
 

@@ -20,7 +20,7 @@ from privstream.pipelines.model.monitor import Account, Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import in_python
 from privstream.pipelines.show.words import WARNING
-from privstream.pipelines.suggestions import meant
+from privstream.pipelines.terminal import meant
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result

@@ -15,7 +15,7 @@ from privstream.pipelines.model.base import Place, Shown
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.suggestions import meant
+from privstream.pipelines.terminal import meant
 from privstream.pipelines.yaml_file import Document, at, read_document
 from pydantic.fields import FieldInfo
 
@@ -189,7 +189,6 @@ def _named(
 
 
 def _defaults(path: str | None) -> Document | None:
-    """Return the file of defaults, if there is one."""
     if path is None and not os.path.isfile(DEFAULTS):
         return None
     document = read_document(path or DEFAULTS)

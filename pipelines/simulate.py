@@ -17,7 +17,6 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.console import clock
 from privstream.pipelines.report.result import read_promise
 from privstream.pipelines.sinks.row_files import (
     check_destination,
@@ -27,7 +26,7 @@ from privstream.pipelines.sinks.row_files import (
     write_row_file,
 )
 from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import clock, printable, say
 from privstream.transforms.row_types import KeyCount, Time
 from privstream.transforms.timing.steps import timestamp
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
+import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from contextvars import ContextVar
 from typing import Any
 
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 from typing_extensions import override
+
+STANDARD_ERROR = 2
+WIDTH = 100
+"""Columns of a page that is not printed on a terminal."""
 
 NOTE = "NOTE: "  # how a line begins that tells what may be meant, and may be a mistake
 WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
@@ -61,6 +71,49 @@ def say(text: str, hanging: int = 0) -> None:
     print(shown, file=sys.stderr)
 
 
+@contextmanager
+def clock(text: str) -> Iterator[Progress]:
+    """Show what is going on, and since when, while the block runs; then the line vanishes.
+
+    Nothing is shown where standard error is no terminal. The text is a fixed one: it never quotes what is read.
+    """
+    with os.fdopen(os.dup(STANDARD_ERROR), "w") as stream:  # workers lose theirs
+        console = Console(file=stream)
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        progress = Progress(
+            *columns,
+            console=console,
+            transient=True,
+            redirect_stdout=False,  # runs redirect these themselves
+            redirect_stderr=False,
+            disable=is_quiet() or not console.is_terminal,
+        )
+        with progress as shown:
+            shown.add_task(printable(text), total=None)
+            yield shown
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Let nothing reach standard error in the block, from libraries and from processes that start in it."""
+    sys.stderr.flush()
+    kept = os.dup(STANDARD_ERROR)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+            yield
+    finally:
+        os.dup2(kept, STANDARD_ERROR)
+        os.close(kept)
+
+
+def show(title: str, table: Table, sentences: Iterable[str]) -> None:
+    """Print a page, wrapped to the width of the terminal, or to 100 columns elsewhere."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    for text in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
+        console.print(text)
+
+
 def gap() -> None:
     """Print an empty line on a terminal, beside a table that is there, too."""
     if sys.stderr.isatty() and sys.stdout.isatty():
@@ -73,6 +126,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+def meant(key: Any, known: Iterable[str]) -> str:
+    """Return what somebody meant who wrote a name that is not known, if something is near."""
+    names = {name.lstrip("-").replace("-", "_"): name for name in known}
+    near = difflib.get_close_matches(str(key).lstrip("-").replace("-", "_"), names, 1)
+    return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
 class PrintableFormatter(logging.Formatter):

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 BEFORE_ALL = "0" * 64
 """What stands for the head of a ledger without lines."""
 
-DIGEST_BYTES = 16
 SALT_BYTES = 32
 """Random bytes in each line, since it has a digest of the data: its own one would let anybody test guesses of them."""
 
@@ -117,11 +116,9 @@ class Entry(Line):
             return Cost(GaussianCurve(shift=mu).epsilon(self.delta), self.delta, mu, 0.0)
         curve = PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
         point = group_point(curve, self.epsilon, self.delta, changes)
-        return (
-            None
-            if point is None
-            else Cost(point.at_epsilon, point.at_delta, *shift_of_point(point.at_epsilon, point.at_delta))
-        )
+        if point is None:
+            return None
+        return Cost(point.at_epsilon, point.at_delta, *shift_of_point(point.at_epsilon, point.at_delta))
 
 
 class LimitLine(Line):
@@ -193,7 +190,7 @@ class Contents:
 
 def record_digest(value: Any) -> str:
     """Return a digest of plain values."""
-    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def head_after(head: str, line: bytes) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -25,9 +24,7 @@ from privstream.pipelines.accounts.entries import (
     record_digest,
 )
 from privstream.pipelines.locations import DEFAULT_DATASET, POSTGRESQL, TABLE
-
-if TYPE_CHECKING:
-    from privstream.pipelines.accounts.ledger_table import TableLines
+from privstream.pipelines.model.question import loaded
 
 ENDING = ".ledger.jsonl"
 """What the ledger beside a key is called: the name of the key's file, and this."""
@@ -70,16 +67,16 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._lines: FileLines | TableLines = FileLines(path)
+        lines: Any = FileLines
         if path.startswith(POSTGRESQL):
             try:
-                module = importlib.import_module("privstream.pipelines.accounts.ledger_table")
+                lines = loaded("accounts.ledger_table.TableLines")
             except ImportError:
                 rule = "must be a file, unless PostgreSQL's driver is installed: pip install 'privstream[postgresql]'"
                 raise ValueError(f"ledger {rule}") from None
-            self._lines = module.TableLines(path)
         elif not path or "://" in path:
             raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
+        self._lines = lines(path)
 
     def contents(self) -> Contents:
         """Return what all lines say; nothing, if there is none. A damaged line is a ValueError that names it."""

@@ -12,12 +12,11 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.pipelines.audit.replay import RUN, RUNS, worst_pair
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.question import METHOD, Windows
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
-from privstream.pipelines.terminal import say
+from privstream.pipelines.terminal import clock, say, show
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from rich.table import Column, Table

@@ -11,7 +11,6 @@ from typing import Any
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.pipelines.command import Command
-from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.base import WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
@@ -19,7 +18,7 @@ from privstream.pipelines.options import OptionOf, options_of
 from privstream.pipelines.run.plan import Plan, arguments_of, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
-from privstream.pipelines.terminal import json_text
+from privstream.pipelines.terminal import clock, json_text, show
 from rich.table import Table
 
 EPSILONS = [one for scale in range(-5, 1) for digits in range(100, 1000) if (one := float(f"{digits}e{scale}")) <= 500]
@@ -34,7 +33,6 @@ WITHOUT_DATA: Mapping[str, Any] = {"data": {"input": "none"}, "privacy": {"epsil
 
 
 def _least(at: Callable[[float], Any], error: float) -> float:
-    """Return the least epsilon with an error."""
     wanted = checks.positive("error", error)
 
     def enough(epsilon: float) -> bool:

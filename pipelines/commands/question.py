@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import OptionOf, options_of
-from privstream.pipelines.terminal import json_text
+from privstream.pipelines.terminal import clock, json_text
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(

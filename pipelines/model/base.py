@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
 from typing import Annotated, Any, Self, TypeVar
 
-from privstream.pipelines.suggestions import meant
+from privstream.pipelines.terminal import meant
 from pydantic import (
     AfterValidator,
     BaseModel,

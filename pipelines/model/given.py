@@ -13,7 +13,7 @@ from privstream.pipelines.command import CommandError, UsageError, spelled
 from privstream.pipelines.model.base import Place, WrongKeyError
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.suggestions import meant
+from privstream.pipelines.terminal import meant
 from privstream.pipelines.yaml_file import CoreLoader, Document, at
 
 PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.IGNORECASE)

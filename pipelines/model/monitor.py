@@ -28,7 +28,7 @@ from privstream.pipelines.model.base import (
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.data import KAFKA, Data
 from privstream.pipelines.model.question import Question, Windows
-from privstream.pipelines.suggestions import meant
+from privstream.pipelines.terminal import meant
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 if TYPE_CHECKING:

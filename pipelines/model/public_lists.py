@@ -17,7 +17,7 @@ from privstream.pipelines.model.base import Model
 from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
-from privstream.pipelines.suggestions import meant
+from privstream.pipelines.terminal import meant
 from privstream.transforms.questions.by_counts import AlertRule
 from privstream.transforms.questions.numbers import LinearQuery
 from privstream.transforms.reading.domain import AS_WRITTEN, Domain, Spelling, listed_item

@@ -17,12 +17,11 @@ from urllib.parse import urlsplit
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.guarantee import guarantee_of
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.console import clock
 from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report import result as results
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import clock, printable, say
 
 TITLE = "Differentially private results"
 WIDTH = 100

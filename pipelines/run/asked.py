@@ -15,13 +15,7 @@ from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.show import words
-from privstream.pipelines.sinks.row_files import (
-    COMPLETE,
-    read_plain,
-    sort_table,
-    with_item_columns,
-    write_row_file,
-)
+from privstream.pipelines.sinks.row_files import COMPLETE, read_plain, sort_table, with_item_columns, write_row_file
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile

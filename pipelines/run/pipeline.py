@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import marshal
 import os
 from collections import defaultdict
@@ -21,6 +20,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import ARRIVAL, END
 from privstream.pipelines.model.data import Data
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places
 from privstream.pipelines.run.views_stream import Followed, FollowView
@@ -65,10 +65,10 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
         watermark = data.watermark or ARRIVAL
         return WatchEvents(data.input, fields, data.input_format, seconds=seconds, watermark=watermark)
     try:
-        module = importlib.import_module("privstream.pipelines.kafka")
+        read = loaded("kafka.ReadKafka")
     except ImportError:
         raise ValueError("input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
-    return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)
+    return read(data.input, fields, data.kafka_settings(), seconds=seconds)
 
 
 LETTERS = "\0dead letters"
@@ -209,14 +209,14 @@ def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptio
 
     This process receives what these have given. `share` is what all do alike.
     """
-    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), share.processes)
+    parts = evenly(read.parts(), share.processes)
     counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
     for segment in range(max(each.shared_segments for each in share.transforms.values())):
-        each = replace(share, segment=segment, options=given)
+        share = replace(share, segment=segment, options=options.get_all_options(drop_default=True))
         tasks = [
-            pickler.dumps(replace(each, number=number, parts=parts[number], received=dict(there[number])))
+            pickler.dumps(replace(share, number=number, parts=parts[number], received=dict(there[number])))
             for number in range(share.processes)
         ]
         there = [defaultdict(list) for _ in range(share.processes)]

@@ -12,24 +12,16 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.model.base import WrongKeyError
-from privstream.pipelines.model.monitor import Monitor
+from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.run.asked import (
-    Asked,
-    check_usable,
-    head_of,
-    promise,
-    row_type_of,
-    shards_for,
-)
+from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, row_type_of, shards_for
 from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
 from privstream.pipelines.run.places import Places, destinations, send
 from privstream.pipelines.run.plan import Paid, Plan, about
@@ -90,7 +82,9 @@ class Run:
         self.mark: dict[str, Any] = {}  # line and head of the ledger, then
         data, account, unbounded = monitor.data, monitor.account, monitor.data.unbounded
         _check(monitor, dry=dry_run)
-        self.options = _options(monitor, beam)
+        self.options = parse_beam_options(list(beam))
+        to = "" if monitor.output.path == TERMINAL else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
+        name_job(self.options, f"{_word(monitor)}{to}")
         self.ledger = named_ledger(account.ledger, account.key)
         self.places, self.views = Places(monitor), views_of(monitor)
         # what is promised
@@ -116,14 +110,15 @@ class Run:
             if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
-        self.questions = tuple(self._asked(paid, given[paid.name]) for paid in self.plan.questions)
+        self.questions = {paid.name: self._asked(paid, given[paid.name]) for paid in self.plan.questions}
         self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
-        if monitor.output.notify and not any([*(each.destinations for each in self.questions), *self.sent.values()]):
+        asked = tuple(self.questions.values())
+        if monitor.output.notify and not any([*(each.destinations for each in asked), *self.sent.values()]):
             rule = "must be given with alerts, or with a view above or below a number"
             raise WrongKeyError(("output", "notify"), rule)
         self.promised = self._promised(answers)
         streamed = followed(self.views, tables, answers) if unbounded else ()
-        self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
+        self.pipeline = EventPipeline(self.places, read, asked, workers, streamed, self.sent)
 
     @classmethod
     @contextmanager
@@ -214,21 +209,20 @@ class Run:
         """Run over files, and give rows their names once all are complete; return counters, and rows to be shown."""
         answers, wide = {}, self.monitor.output.wide
         with self._hidden_folder() as folder:
-            paths = [self.places.hidden(name, folder) for name in self.monitor.questions]
-            counted = self.pipeline.run(self.options, self._pay, paths)
-            named = [*zip(self.monitor.questions, self.questions, paths, strict=True)]
-            for name, each, path in named:
-                answers[name], counted = each.answer(path, counted)
-            tables = {name: read_table(path, each.row_type) for name, each, path in named}
+            paths = {name: self.places.hidden(name, folder) for name in self.questions}
+            counted = self.pipeline.run(self.options, self._pay, [*paths.values()])
+            for name, each in self.questions.items():
+                answers[name], counted = each.answer(paths[name], counted)
+            tables = {name: read_table(paths[name], each.row_type) for name, each in self.questions.items()}
             tables |= self._write_views(answers, folder) if self.views else {}
-            for name, each, path in () if self.places.terminal else named:
+            for name, each in () if self.places.terminal else self.questions.items():
                 if wide:
                     write_wide(each.path, each.row_type, tables[name])
                 else:
-                    move_file(path, each.path)
+                    move_file(paths[name], each.path)
             if not self.places.terminal:
                 self._write_guarantees(counted)
-        for each in self.questions:
+        for each in self.questions.values():
             send(each.destinations, each.path)
         for name, to in self.sent.items():
             send(to, self.places.rows(name))
@@ -257,7 +251,7 @@ class Run:
 
     def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> None:
         """Say what was read and published, with the newest rows by question, what that promises and costs."""
-        monitor, asked, places = self.monitor, self.questions, self.places
+        monitor, asked, places = self.monitor, [*self.questions.values()], self.places
         told = summary(
             [each.facts(counted, dry_run=self.dry_run) for each in asked],
             (asked[0].promised if monitor.single else self.promised)["guarantee"],
@@ -287,8 +281,7 @@ class Run:
 
     def _show_rows(self, name: str, table: Any, counted: Counters) -> None:
         views = self.promised.get("views", {})
-        of = views[name]["questions"][0] if name in views else name
-        asked = self.questions[[*self.monitor.questions].index(of)]
+        asked = self.questions[views[name]["questions"][0] if name in views else name]
         info, record = asked.question.info, asked.facts(counted).record
         if info.below is not None:
             rows = [asked.row_type(**row) for row in table.to_pylist()]
@@ -324,7 +317,7 @@ class Run:
 
     def _write_views(self, answers: Mapping[str, Any], folder: str) -> dict[str, Any]:
         """Write the views of rows: first all of them into a folder, and then into the output; return their rows."""
-        transforms = {name: each.transform for name, each in zip(self.monitor.questions, self.questions, strict=True)}
+        transforms = {name: each.transform for name, each in self.questions.items()}
         found = answer_views(self.views, tables_of(self.monitor, transforms, answers))
         hidden = {name: self.places.hidden(name, folder) for name in found}
         for name, table in found.items():
@@ -339,7 +332,7 @@ class Run:
 
         Files of rows have been counted, and are complete, of input that has ended.
         """
-        for name, each in zip(self.monitor.questions, self.questions, strict=True):
+        for name, each in self.questions.items():
             rows = {} if counted is None else {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
             write_json(self.places.guarantee(name), {**each.promised, **rows, **self.mark})
             self.promised["questions"][name] |= rows
@@ -372,13 +365,6 @@ def _check(monitor: Monitor, *, dry: bool) -> None:
 
 def _word(monitor: Monitor) -> str:
     return next(iter(monitor.questions.values())).info.word if monitor.single else "run"
-
-
-def _options(monitor: Monitor, beam: Sequence[str]) -> PipelineOptions:
-    options = parse_beam_options(list(beam))
-    to = "" if monitor.output.path == "-" else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
-    name_job(options, f"{_word(monitor)}{to}")
-    return options
 
 
 def shared_fields(fields: Mapping[str, FieldMapping]) -> FieldMapping | SharedFields:

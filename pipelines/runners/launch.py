@@ -7,13 +7,12 @@ import logging
 import os
 import re
 import shutil
-import sys
 import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -41,10 +40,9 @@ from apache_beam.transforms import environments
 from apache_beam.utils import thread_pool_executor
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
-from privstream.pipelines.console import STANDARD_ERROR, clock
 from privstream.pipelines.runners.flink import FlinkJobOptions, prepare_flink, submitted_job
 from privstream.pipelines.stores import reach_stores
-from privstream.pipelines.terminal import printable
+from privstream.pipelines.terminal import clock, printable, unheard
 from privstream.transforms.counters import Counters
 from privstream.transforms.reading import elements
 from privstream.transforms.spill import spilled
@@ -72,9 +70,8 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
         return f"{HOST}:{bound}", server
 
 
-@contextmanager
-def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
-    """Let pipelines that are started meanwhile do what no option of Beam says.
+def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
+    """Start a pipeline, and let it do what no option of Beam says.
 
     Workers listen on loopback alone. Those of FnApiRunner cache no state by default: Beam is slow to weigh values. And
     the folder with lists of packages to install, which Beam would leave, goes.
@@ -89,7 +86,7 @@ def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
             patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache),
             patch.object(environments, "python_sdk_dependencies", listed),
         ):
-            yield
+            return pipeline.run()
 
 
 LOCAL_RUNNER = "FnApiRunner"
@@ -234,11 +231,6 @@ def new_pipeline(options: PipelineOptions) -> beam.Pipeline:
     return pipeline
 
 
-def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
-    with beam_as_needed(options):
-        return pipeline.run()
-
-
 def _counted(result: Any) -> Counters:
     return added(
         {(str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name): counter.committed or 0}
@@ -289,15 +281,10 @@ def _silence() -> Iterator[None]:
     Their loggers, and that of dead letters, stay silent after the run: worker threads may still log after the run.
     """
     logging.disable(logging.CRITICAL)
-    sys.stderr.flush()
-    kept = os.dup(STANDARD_ERROR)
     try:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+        with unheard():
             yield
     finally:
-        os.dup2(kept, STANDARD_ERROR)
-        os.close(kept)
         for name in RUNNER_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         logging.disable(logging.NOTSET)

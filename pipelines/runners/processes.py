@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import RunError
+from privstream.pipelines.terminal import unheard
 from privstream.transforms import spill
 
-STANDARD_ERROR = 2
 BYTES_EACH, MOST = 1 << 26, 256
 """Bytes of input below which a process costs more than it spares, and processes at most."""
 
@@ -49,12 +49,7 @@ def _quiet() -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         sys.modules["__main__"] = ModuleType("__main__")
-        sys.stderr.flush()
-        kept = os.dup(STANDARD_ERROR)
-        stack.callback(os.close, kept)
-        stack.callback(os.dup2, kept, STANDARD_ERROR)
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+        stack.enter_context(unheard())
         resource_tracker.ensure_running()  # of multiprocessing's own; it would unblock what is blocked here
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)

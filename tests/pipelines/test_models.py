@@ -33,7 +33,6 @@ BAD = {"integer": ("x", "2.5", "0", "-1", str(2**70)), "number": ("x", "nan", "i
 
 
 def parsed(word: str, *words: str) -> Monitor:
-    """Return the monitor that options describe."""
     kind = MODELS[word]
     parser, options = Parser(prog=word), tuple(options_of(kind))
     add_options(parser, options, kind)

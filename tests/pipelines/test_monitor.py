@@ -12,7 +12,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.run.plan import Plan, calibrate, rounded_down
+from privstream.pipelines.run.plan import Plan, calibrate
 from privstream.pipelines.yaml_file import read_document
 
 HEAD = """\
@@ -28,7 +28,6 @@ LATENCY = (
 
 
 def monitor(folder: Path, text: str) -> str:
-    """Write a file; return its path."""
     path = folder / "monitor.yaml"
     path.write_text(text)
     return str(path)
@@ -39,16 +38,6 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
     read = read_document(monitor(tmp_path, "a: 1e-6\nb: no\nc: 2026-01-01\nd: 010\ne: true\nf: ~\ng: .inf\nh: 1_0\n"))
     assert [*read.content.values()] == [1e-6, "no", "2026-01-01", 10, True, None, math.inf, "1_0"]
     assert read.lines[("e",)] == 5
-
-
-def test_questions_protect_the_same_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = PAGES.replace("share: 3, max_contributions: 4", "unit: event")
-    other = "  size: {question: counts, max_contributions: 2}\n"
-    assert main(["plan", monitor(tmp_path, HEAD + one + other)]) == 2
-    assert (
-        "questions must protect the same unit: pages protects one event; size protects one person"
-        in capsys.readouterr().err
-    )
 
 
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,19 +58,20 @@ MISTAKES = {
     "questions:\n  a: {question: counts}\nwindwos: {}": "line 6: windwos: unknown key; did you mean `windows`?",
     "questions:\n  a: {question: counts, user: session}\n  b: {question: counts}": "questions.b.user: must be session",
     "questions:\n  a: {question: alerts, rules: [{name: x, at_least: 3, items: tea}]}": "must be a list of texts",
+    "questions:\n  a: {question: counts, unit: event}\n  b: {question: counts, max_contributions: 2}": (
+        "questions must protect the same unit: a protects one event; b protects one person"
+    ),
     "questions: {}": "line 4: questions: must not be empty",
 }
 
 
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistakes_are_named_with_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    """Each with its key, also where only a transform knows the rule."""
     assert main(["plan", monitor(tmp_path, HEAD.replace("questions:\n", "") + text + "\n")]) == 2
     assert MISTAKES[text] in capsys.readouterr().err
 
 
 def test_a_question_may_have_windows_and_fields_of_its_own(tmp_path: Path) -> None:
-    """Where they say something; else those of the monitor hold."""
     more = "  days: {question: counts, item: [country, page], where: ms > 3, windows: {window: 2h}}\n"
     read = Monitor.from_file(monitor(tmp_path, HEAD.replace("ts}", "ts, where: ms < 9}") + PAGES + more))
     plan = Plan.of(read)
@@ -98,12 +88,8 @@ class Gaussian:
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self.shift = largest_shift(epsilon, delta)
-        self.guarantee = PrivacyGuarantee(
-            unit=PERSON,
-            epsilon=epsilon,
-            delta=delta,
-            curve=GaussianCurve(shift=self.shift),
-        )
+        curve = GaussianCurve(shift=self.shift)
+        self.guarantee = PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
 
 
 class Pure:
@@ -163,12 +149,6 @@ def test_the_curve_of_a_monitor_promises_its_total(epsilon: float) -> None:
     """Where epsilons are large, slack costs more in the composition than in the sum: the ledger must be readable."""
     _, found = calibrate({"a": (1.0, Slack), "b": (2.0, Slack)}, epsilon, 1e-6)
     assert read_guarantee(guarantee_record(found)) == found
-
-
-def test_parts_of_a_budget_have_digits_that_a_command_line_can_repeat() -> None:
-    assert rounded_down(1.2345678) == 1.23456 and rounded_down(1.2345678e-6) == 1.23456e-6
-    with pytest.raises(ValueError, match="delta of privacy must be smaller"):
-        rounded_down(0.0)
 
 
 def test_init_writes_a_monitor_to_fill_in(tmp_path, monkeypatch, capsys):

@@ -20,7 +20,6 @@ account: {key: key}
 
 
 def clicks() -> list[dict[str, Any]]:
-    """Return events."""
     start = pd.Timestamp("2026-01-01", tz="UTC")
     return [
         {
@@ -36,7 +35,6 @@ def clicks() -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with a monitor and a key."""
     monkeypatch.chdir(tmp_path)
     Path("day.yaml").write_text(DAY)
     Path("key").write_bytes(bytes(range(32)))

@@ -19,12 +19,10 @@ ITEMS = ["tea", HOSTILE[0]]
 
 
 def window(hour: int) -> tuple[Timestamp, Timestamp]:
-    """Return start and end of a window."""
     return Timestamp(START + hour * HOUR), Timestamp(START + (hour + 1) * HOUR)
 
 
 def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str]]]:
-    """Return views by name: their type, rows, keys in the file, and order."""
     states = [(None, None, None, "no data"), (90.0, 80.0, 100.0, "clear"), (130.0, 110.0, 150.0, "alert")]
     alerts = [
         AlertState(*window(hour), "tea", *numbers, 120.0, state, window(hour)[0])
@@ -48,7 +46,6 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """Write what a monitor has published: two questions, and views of them."""
     folder = tmp_path / "out"
     folder.mkdir()
     for name in ("pages", "errors"):
@@ -74,7 +71,6 @@ def output(tmp_path: Path) -> Path:
 
 
 def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the file of the monitor: rows, pictures, alerts with their states, and no cost."""
     monkeypatch.chdir(output.parent)
     assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()

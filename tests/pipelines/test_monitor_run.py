@@ -44,7 +44,6 @@ OPTIONS = ["epsilon", "delta", "window", "start", "end", "renew_every", "max_con
 
 
 def write_clicks(folder: Path, number: int) -> None:
-    """Write events, some of them without a value, and one without a time."""
     draw = random.Random(7)
     lines = ["customer,country,page,ts,ms"]
     for row in range(number):
@@ -60,20 +59,17 @@ def write_clicks(folder: Path, number: int) -> None:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with events and a key."""
     monkeypatch.chdir(tmp_path)
     write_clicks(tmp_path, 400)
     return tmp_path
 
 
 def run(text: str, *words: str) -> int:
-    """Write a monitor, and run it."""
     Path("monitor.yaml").write_text(text)
     return cli.main(["run", "monitor.yaml", *words])
 
 
 def refused(text: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Run a monitor that is refused; return what is said."""
     assert run(text, *words) == 2
     assert not list(Path().glob("out/*.csv")) and not list(Path().glob("*.ledger.jsonl"))
     return capsys.readouterr().err
@@ -98,7 +94,6 @@ def same_as_single(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> Non
 
 
 def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its rows have a guarantee beside them, and the whole has one in the folder."""
     assert run("".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line)) == 0
     assert capsys.readouterr().err.startswith("400 of 401 rows used")
     found = sorted(path.name for path in Path("out").iterdir())
@@ -129,7 +124,6 @@ def test_the_example_is_answered_as_by_single_commands(shop: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The entry promises the whole; the same file again costs nothing."""
     assert run(QUICK, "--run_id", "july") == 0
     (entry,) = Ledger("noise.key.ledger.jsonl").contents().entries
     assert (entry.command, entry.epsilon) == ("run", 8.0)
@@ -144,7 +138,6 @@ def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: py
 
 
 def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a key file nobody knows where a ledger is."""
     without = QUICK.replace("account: {key: noise.key}\n", "")
     assert "account.ledger: must be given, or a key" in refused(without, capsys)
 
@@ -162,15 +155,12 @@ def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsy
     ],
 )
 def test_mistakes_are_named_before_anything_is_spent(shop, capsys, change, message):
-    """Each with its key and its line; nothing is written, and the ledger has no entry."""
     assert QUICK.count(change[0])
     assert message in refused(QUICK.replace(*change), capsys)
 
 
 @pytest.mark.slow
 def test_a_run_that_fails_leaves_no_rows(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even those of a question that was complete."""
-
     def fail(*_: Any) -> None:
         raise OSError("no room")
 
@@ -180,7 +170,6 @@ def test_a_run_that_fails_leaves_no_rows(shop: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_only_the_pipeline_knows_is_named_with_its_question(shop, capsys):
-    """Nothing is spent either: the ledger is asked last."""
     text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line)
     text = text.replace(", end: 2026-01-01T04:00", "")
     told = refused(text, capsys)

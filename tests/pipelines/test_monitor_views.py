@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,6 @@ def made() -> dict[str, Any]:
 
 
 def read(folder: Path, questions: str, views: str) -> tuple[Any, Any]:
-    """Return a monitor, and its views."""
     path = folder / "monitor.yaml"
     path.write_text(f"{HEAD}{questions}views:\n{views}")
     monitor = Monitor.from_file(path)
@@ -60,11 +60,8 @@ def read(folder: Path, questions: str, views: str) -> tuple[Any, Any]:
 
 
 def transform(monitor: Any, name: str, epsilon: float = 0.5, delta: float = 1e-7) -> Any:
-    """Return what answers a question with such a budget."""
     question = monitor.questions[name]
-    given = with_budget(
-        question, arguments_of(monitor, name, monitor.data.fields(monitor.questions[name])), epsilon, delta
-    )
+    given = with_budget(question, arguments_of(monitor, name, monitor.data.fields(question)), epsilon, delta)
     planned = question.info.planned_class(**given, noise=KeyedNoise.random())
     return planned if monitor.data.unbounded else planned.over_files()
 
@@ -72,30 +69,25 @@ def transform(monitor: Any, name: str, epsilon: float = 0.5, delta: float = 1e-7
 def answered(
     folder: Path, questions: str, views: str, rows: Mapping[str, Sequence[Any]], made: dict[str, Any]
 ) -> dict[str, Table]:
-    """Return the tables of views."""
     monitor, found = read(folder, questions, views)
     for name in monitor.questions:
         if (name, questions) not in made:
             made[name, questions] = transform(monitor, name)
     transforms = {name: made[name, questions] for name in monitor.questions}
-    answers = {
-        name: Answer(*[plain_table(monitor.questions[name].info.row_type, some)] * 2) for name, some in rows.items()
-    }
+    plain = {name: plain_table(monitor.questions[name].info.row_type, some) for name, some in rows.items()}
+    answers = {name: Answer(table, table) for name, table in plain.items()}
     return answer_views(found, tables_of(monitor, transforms, answers))
 
 
 def rows_of(table: Table) -> list[Any]:
-    """Return the rows of a table."""
     return rows_of_table(table.row_type, table.rows)
 
 
 def window(number: int) -> tuple[Timestamp, Timestamp]:
-    """Return start and end of a window."""
     return Timestamp(START + number * HOUR), Timestamp(START + (number + 1) * HOUR)
 
 
 def count(number: int, item: str, value: int, *, stddev: float = 10.0, smoothed: float | None = None) -> KeyCount:
-    """Return a row of a count."""
     middle, reach = (value, math.ceil(1.96 * stddev)) if smoothed is None else (smoothed, 9)
     bounds = max(0.0, middle - reach), max(0.0, middle + reach)
     start, end = window(number)
@@ -103,15 +95,13 @@ def count(number: int, item: str, value: int, *, stddev: float = 10.0, smoothed:
 
 
 def series(item: str, values: Sequence[int]) -> list[KeyCount]:
-    """Return the rows of an item in windows that follow each other."""
     return [count(number, item, value) for number, value in enumerate(values)]
 
 
 def test_names_and_circles_are_checked(tmp_path: Path) -> None:
-    """A view has a name of its own, and views of views have an end."""
-    with pytest.raises((ValueError, WrongKeyError), match=r"views\.pages: must not have the name of a question"):
+    with pytest.raises(ValueError, match=r"views\.pages: must not have the name of a question"):
         read(tmp_path, PAGES, "  pages: {of: pages, over: 2h}\n")
-    with pytest.raises((ValueError, WrongKeyError), match=r"must not be made of itself: (a of b of a|b of a of b)"):
+    with pytest.raises(ValueError, match=r"must not be made of itself: (a of b of a|b of a of b)"):
         read(tmp_path, PAGES, "  a: {of: b, largest: 2}\n  b: {of: a, largest: 3}\n")
     _, views = read(tmp_path, PAGES, "  top: {of: sums, largest: 2}\n  sums: {of: pages, over: 2h}\n")
     assert [view.name for view in views] == ["sums", "top"]
@@ -132,7 +122,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("view", REFUSED)
 def test_what_a_question_cannot_give_is_refused_before_a_run(tmp_path, made, view):
-    """From its options alone: `plan` checks it without rows."""
     questions, message = REFUSED[view]
     with pytest.raises(WrongKeyError, match=re.escape(message)):
         answered(tmp_path, questions, f"  v: {view}\n", {}, made)
@@ -189,7 +178,6 @@ def test_an_alert_reads_its_item_as_items_of_events_are_read(tmp_path: Path, mad
 
 
 def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: dict[str, Any]) -> None:
-    """With the interval that these have; a set that is followed no longer has no data."""
     views = "  slow: {of: speed, quantile: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
     quantiles = [
         QuantileEstimate(*window(number), rank, value, value - 5, value + 5, value)
@@ -199,14 +187,10 @@ def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: 
     sizes = [CardinalityEstimate(*window(0), 3, 0, 7, 3, 4), CardinalityEstimate(*window(1), 9, None, None, 9, -1)]
     found = answered(tmp_path, SPEED + PRESENT, views, {"speed": quantiles, "present": sizes}, made)
     slow, empty = rows_of(found["slow"]), rows_of(found["empty"])
-    assert [(row.item, row.value, row.state) for row in slow[:2]] == [
-        ("0.99", 400.0, "clear"),
-        ("0.99", 600.0, "alert"),
-    ]
-    assert [(row.value, row.lower, row.upper, row.state) for row in empty[:2]] == [
-        (3.0, 0.0, 7.0, "alert"),
-        (None, None, None, "no data"),
-    ]
+    states = [("0.99", 400.0, "clear"), ("0.99", 600.0, "alert")]
+    assert [(row.item, row.value, row.state) for row in slow[:2]] == states
+    states = [(3.0, 0.0, 7.0, "alert"), (None, None, None, "no data")]
+    assert [(row.value, row.lower, row.upper, row.state) for row in empty[:2]] == states
 
 
 def test_intervals_of_ratios_hold_with_corrected_numbers(tmp_path: Path, made: dict[str, Any]) -> None:
@@ -229,7 +213,6 @@ def test_intervals_of_ratios_hold_with_corrected_numbers(tmp_path: Path, made: d
 
 
 def live(folder: Path, views: str, rows: Sequence[Any], made: dict[str, Any]) -> tuple[dict[str, Any], Path]:
-    """Return the views of a run that goes on, and the folder with the files of windows that it has published."""
     monitor, found = read(folder, PAGES, views)
     made.setdefault(("pages", PAGES), transform(monitor, "pages"))
     tables = tables_of(monitor, {"pages": made["pages", PAGES]})
@@ -242,7 +225,6 @@ def live(folder: Path, views: str, rows: Sequence[Any], made: dict[str, Any]) ->
 
 
 def follow(view: Any, output: Path) -> list[Any]:
-    """Return what a pipeline makes of the files of a folder, in any order."""
     stamped = [TimestampedValue(str(path), Timestamp(START)) for path in output.glob("*.jsonl")]
     found: list[Any] = []
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
@@ -278,22 +260,14 @@ def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path:
     names = ("no data", "no data", "clear", "alert", "clear", "clear")
     begun = (0, 0, 2, 3, 4, 4)
     assert states == [(value, name, window(at)[0]) for value, name, at in zip(values, names, begun, strict=True)]
-    assert [row.state for row in follow(by_name["b"], output)] == [
-        "alert",
-        "alert",
-        "clear",
-        "clear",
-        "clear",
-        "no data",
-    ]
+    assert [row.state for row in follow(by_name["b"], output)] == ["alert"] * 2 + ["clear"] * 3 + ["no data"]
 
 
 def test_what_a_view_remembers_can_be_restored(tmp_path: Path, made: dict[str, Any]) -> None:
     """In any window: the rows and the state after it are those of a run that has not been interrupted."""
     rows = found_later("a", [40, 50, 60, 70, 20, 90], 2)
-    by_name, output = live(
-        tmp_path, "  sums: {of: pages, over: 3h}\n  high: {of: pages, item: a, above: 55}\n", rows, made
-    )
+    views = "  sums: {of: pages, over: 3h}\n  high: {of: pages, item: a, above: 55}\n"
+    by_name, output = live(tmp_path, views, rows, made)
     for name in ("sums", "high"):
         stage = Follow(by_name[name])
         batches: dict[int, list[bytes]] = {}
@@ -327,7 +301,6 @@ output: {path: out}
 
 
 def shop(folder: Path) -> None:
-    """Write events of sixty people, each with two pages in every window, and a key."""
     lines = ["customer,country,page,ts"]
     for number in range(60 * WINDOWS * 2):
         person, rest = divmod(number, WINDOWS * 2)
@@ -339,7 +312,6 @@ def shop(folder: Path) -> None:
 
 
 def ran(folder: Path, text: str, *words: str) -> int:
-    """Write a monitor, and run it."""
     (folder / "monitor.yaml").write_text(text)
     return main(["run", "monitor.yaml", *words])
 
@@ -350,9 +322,7 @@ def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch,
     views = "views:\n  trending: {of: pages, against: 1h}\n  best: {of: pages, largest: 1}\n"
     end = "account: {key: noise.key, run_id: one}\noutput: {path: out}\n"  # else noise is another with each change
     text = (
-        (HEAD + PAGES + views + end)
-        .replace("epsilon: 1", "epsilon: 4")
-        .replace("contributions: 4", "contributions: 12")
+        HEAD.replace("epsilon: 1", "epsilon: 4") + PAGES.replace("contributions: 4", "contributions: 12") + views + end
     )
     assert ran(tmp_path, text) == 0
     shown = capsys.readouterr().out
@@ -374,9 +344,7 @@ def test_a_run_writes_views_beside_its_rows(tmp_path, monkeypatch, capsys):
     assert outage[0] == "window_start,window_end,country,page,value,lower,upper,threshold,state,since"
     assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])
     whole = json.loads((tmp_path / "out" / "_guarantee.json").read_text())
-    assert {name: each["output"] for name, each in whole["views"].items()} == {
-        name: f"{name}.csv" for name in ("sums", "outage", "lands")
-    }
+    assert [each["output"] for each in whole["views"].values()] == ["sums.csv", "outage.csv", "lands.csv"]
     assert whole["views"]["sums"]["sha256"] == hashlib.sha256((tmp_path / "out" / "sums.csv").read_bytes()).hexdigest()
     assert whole["views"]["outage"]["view"] == {"of": "pages", "item": ["de", "/a"], "above": 20}
     capsys.readouterr()
@@ -387,7 +355,6 @@ def test_a_run_writes_views_beside_its_rows(tmp_path, monkeypatch, capsys):
 
 
 def test_a_run_refuses_views_before_it_spends_anything(tmp_path, monkeypatch, capsys):
-    """A view that the question cannot give, and one whose file is there."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
     (tmp_path / "out").mkdir()
@@ -402,15 +369,10 @@ def test_a_run_refuses_views_before_it_spends_anything(tmp_path, monkeypatch, ca
 def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: dict[str, Any]) -> None:
     """Months are added up and compared by their number; days are not."""
     months = PAGES.replace("4}", "4, windows: {window: 1month, end: 2026-07-01}}")
-    rows = [
-        KeyCount(Timestamp(start), Timestamp(end), "a", 10, 0, 20, 10)
-        for start, end in (
-            (datetime(2026, month, 1, tzinfo=UTC).timestamp(), datetime(2026, month + 1, 1, tzinfo=UTC).timestamp())
-            for month in range(1, 7)
-        )
-    ]
+    starts = [Timestamp(datetime(2026, month, 1, tzinfo=UTC).timestamp()) for month in range(1, 8)]
+    rows = [KeyCount(*ends, "a", 10, 0, 20, 10) for ends in pairwise(starts)]
     found = answered(tmp_path, months, "  sums: {of: pages, over: 3months}\n", {"pages": rows}, made)
     assert [row.noisy for row in rows_of(found["sums"])] == [10, 20, 30, 30, 30, 30]
     for span in ("90d", "3weeks"):
-        with pytest.raises((ValueError, WrongKeyError), match=r"over:? must be a multiple of window, got"):
+        with pytest.raises(ValueError, match=r"over:? must be a multiple of window, got"):
             answered(tmp_path, months, f"  sums: {{of: pages, over: {span}}}\n", {}, made)

@@ -19,7 +19,6 @@ SLASHES = "17/05/2015"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the working folder, with all that the commands read beside events."""
     monkeypatch.chdir(tmp_path)
     return write_folder(tmp_path)
 

@@ -11,7 +11,6 @@ DAYS = ["--window", "1d", "--start", "2026-08-31", "--end", "2026-11-23"]
 
 
 def budgets(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    """Return the JSON answer; options that come later count."""
     assert cli.main([*BASE, *options, "--json"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""

@@ -38,7 +38,6 @@ def write(path: str, rows: list[dict[str, str]]) -> None:
 
 
 def truth(rows: list[dict[str, str]]) -> Counts:
-    """Return how many events of each category there were up to the end of each hour."""
     return {
         (f"{hour:02}", category): sum(row["item"] == category and int(row["time"][11:13]) <= hour for row in rows)
         for hour in range(HOURS)
@@ -47,14 +46,12 @@ def truth(rows: list[dict[str, str]]) -> Counts:
 
 
 def histogram(source: str, output: str, *options: str) -> Counts:
-    """Run the command with its defaults; return the counts that it publishes."""
     assert cli.main(["histogram", "--input", source, "--output", output, *OPTIONS.split(), *options]) == 0
     rows = [json.loads(line) for line in Path(output).read_text().splitlines()]
     return {(row["window_start"][11:13], row["category"]): row["estimate"] for row in rows}
 
 
 def exact(first: Counts, second: Counts, one: list[dict[str, str]], other: list[dict[str, str]]) -> int:
-    """Return how many differences of published counts are those of the true ones."""
     true_first, true_second = truth(one), truth(other)
     return sum(first[key] - second[key] == true_first[key] - true_second[key] for key in true_first)
 

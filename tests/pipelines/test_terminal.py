@@ -9,13 +9,12 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table, row_of
 from privstream.pipelines import cli
-from privstream.pipelines.console import show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.show.shown import moments
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import say, show
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter
 from rich.cells import cell_len
@@ -29,13 +28,6 @@ HOSTILE = "".join(f"a{one}[31m" for one in UNSEEN)
 
 def unseen(text: str) -> list[str]:
     return [one for one in text if not one.isprintable() and one != "\n"]
-
-
-@pytest.mark.parametrize("one", UNSEEN, ids=ascii)
-def test_what_cannot_be_seen_is_escaped(one: str) -> None:
-    shown = printable(f"é{one}日")
-    assert shown.startswith("é\\") and shown.endswith("日")
-    assert shown.isprintable()
 
 
 def test_files_of_json_hold_escapes(tmp_path: Path) -> None:

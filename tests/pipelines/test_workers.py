@@ -50,7 +50,6 @@ QUESTIONS = {
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sales of 400 people in three files of two formats, in no order, and records that cannot be used."""
     folder, rng = tmp_path_factory.mktemp("shop"), random.Random(5)
     (folder / "in").mkdir()
     for number in range(3):
@@ -73,7 +72,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A folder with a short name, wherever the tests are."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -204,7 +202,6 @@ def _workers(command: int) -> list[int]:
 
 
 def _wait_for(found: Callable[[], Any]) -> Any:
-    """Wait until something is found, and return it."""
     end = time.monotonic() + 240
     while not (what := found()):
         assert time.monotonic() < end
