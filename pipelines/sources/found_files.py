@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from privstream.pipelines.locations import END
 from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
-from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
+from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.stores import (
     FileFacts,
@@ -29,13 +29,8 @@ from privstream.pipelines.stores import (
 )
 from privstream.transforms.timing.steps import MICROS
 
-FORMATS: dict[str, EventFormat] = {
-    "avro": avro_events,
-    "parquet": parquet_events,
-    "jsonl": text_lines,
-    "csv": csv_events,
-    "xlsx": xlsx_events,
-}
+FORMATS = {"avro": avro_events, "parquet": parquet_events, "jsonl": text_lines, "csv": csv_events, "xlsx": xlsx_events}
+"""Each reads a `schema`, None if records say it or the file is empty; does a `check` for damage; and can `read`."""
 ENDINGS = {name: name for name in FORMATS} | {"ndjson": "jsonl", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
 
