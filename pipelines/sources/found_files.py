@@ -11,22 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from privstream.pipelines import stores
 from privstream.pipelines.locations import END
 from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.stores import (
-    FileFacts,
-    check_store,
-    exists,
-    facts_of,
-    filesystems,
-    has_folders,
-    is_glob,
-    join,
-    matching,
-    scheme_of,
-)
+from privstream.pipelines.stores import FileFacts, facts_of, filesystems, is_glob, join, matching, scheme_of
 from privstream.transforms.timing.steps import MICROS
 
 FORMATS = {"avro": avro_events, "parquet": parquet_events, "jsonl": text_lines, "csv": csv_events, "xlsx": xlsx_events}
@@ -48,8 +38,6 @@ class EventFile(NamedTuple):
 
 def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     """List the files that match, in the order of their paths, as they are now."""
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
     files = []
     for found in _found(pattern):
         check_regular(found.path)
@@ -76,7 +64,7 @@ def _found(pattern: str) -> list[FileFacts]:
         return [facts_of(path) for path in paths]
     if is_glob(pattern) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
-    check_store(pattern, "--input")
+    stores.check_store(pattern, "--input")
     try:
         remote = scheme_of(pattern) is not None and not is_glob(pattern)
         found = _of_store(pattern) if remote else matching(pattern) if pattern else []
@@ -91,7 +79,7 @@ def _of_store(path: str) -> list[FileFacts]:
     """Return a file beyond this machine or, if it is none, the files of a folder."""
     if not path.endswith("/") and (found := matching(path)):
         return found
-    if has_folders(path) and not exists(path):
+    if stores.has_folders(path) and not stores.exists(path):
         return []  # which it would refuse to list
     found = matching(f"{path.rstrip('/')}/*")
     return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]

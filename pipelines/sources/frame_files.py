@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from privstream.pipelines.locations import POSTGRESQL
+from privstream.pipelines.locations import DATABASE, POSTGRESQL
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.transforms.reading.fields import is_text
@@ -143,7 +143,7 @@ def _of_postgresql(url: str, query: str, fields: AnyFields, stream: BinaryIO) ->
     """
     server = _imported("privstream.pipelines.postgresql", "postgresql")
     psycopg = _imported("psycopg", "postgresql")
-    where, rule = server.database_of(url, "--input"), "--input must be a database that answers"
+    where, rule = server.parse_url(url, "--input", DATABASE)[0], "--input must be a database that answers"
     told: tuple[str, ...] = ABOUT_THE_QUERY
     try:
         with server.connect(where) as connection:

@@ -87,10 +87,6 @@ class ReadEvents(beam.PTransform[Any, Any]):
             list(pool.map(check_unchanged, self.files))
             return list(chain.from_iterable(pool.map(parts_of, self.files)))
 
-    def display_data(self) -> dict[str, Any]:
-        """Show where events come from."""
-        return {"pattern": self.pattern, "files": len(self.files)}
-
 
 class ReadSome(beam.PTransform[Any, Any]):
     """Reads parts of files side by side, in any order; each is refused if it is no longer as it was found."""
@@ -220,7 +216,11 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.seconds = checks.positive("watch", seconds)
         self.watermark = checks.one_of("watermark", watermark, CLOCKS)
         self.pattern, self.format, self.fields = pattern, format, fields or FieldMapping()
-        self.files = self._there()
+        if (listing := list_folder(pattern)) is None:
+            raise InputFileError(f"--input must be a folder that can be listed, to be watched, got {pattern}")
+        there = [seen for seen in listing if not seen.is_mark and seen.size]
+        self.files = sorted(EventFile(seen.path, seen.size, format or "") for seen in there)
+        self._check_one()
 
     def expand(self, pbegin: Any) -> Any:
         """Poll the folder, and read files side by side."""
@@ -228,25 +228,16 @@ class WatchEvents(beam.PTransform[Any, Any]):
         found = poll_parts(pbegin, [b"folder"], folder, EventFile)
         return read_by(read_watched, found | "Spread files" >> beam.Reshuffle(), "Read files", self.fields)
 
-    def display_data(self) -> dict[str, Any]:
-        """Show where events come from."""
-        return {"pattern": self.pattern, "seconds": self.seconds, "watermark": self.watermark}
-
-    def _there(self) -> list[EventFile]:
-        """Return the files that are there at launch; where none of them can be used, the options are wrong."""
-        if (listing := list_folder(self.pattern)) is None:
-            raise InputFileError(f"--input must be a folder that can be listed, to be watched, got {self.pattern}")
-        there = [seen for seen in listing if not seen.is_mark and seen.size]
-        files, refused = sorted(EventFile(seen.path, seen.size, self.format or "") for seen in there), None
-        for file in files:
+    def _check_one(self) -> None:
+        """Refuse options by which none of the files that are there at launch can be used."""
+        refused: Exception | None = None
+        for file in self.files:
             try:
-                check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
-                return files
+                return check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
             except UNREADABLE as error:
                 refused = refused or error
         if refused:
             raise refused
-        return files
 
 
 class PollFolder(PolledSource):
@@ -271,9 +262,7 @@ class PollFolder(PolledSource):
             marks = [mark.until for mark in listing if mark.came < seen.came]  # that nothing before is missing
             arrived = max(marks, default=0) if self.by_marks else seen.came
             files.append((EventFile(seen.path, seen.size, self.format or ""), arrived))
-        if reached is not None and self.by_marks:
-            reached = polls.until
-        return Answer(files, polls.to_bytes(), reached)
+        return Answer(files, polls.to_bytes(), polls.until if self.by_marks and reached is not None else reached)
 
 
 def read_watched(element: EventFile, fields: AnyFields) -> Found:
