@@ -10,23 +10,14 @@ from urllib.parse import urlsplit
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from privstream.mechanisms import checks
 from privstream.pipelines.locations import SCHEME
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sources.event_files import Damage, places
-from privstream.pipelines.sources.fields import AnyFields, FieldMapping
+from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
 from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
@@ -116,18 +107,11 @@ class ReadKafka(beam.PTransform[Any, Any]):
     files: Sequence[EventFile] = ()
 
     def __init__(
-        self,
-        url: str,
-        fields: AnyFields | None = None,
-        settings: Mapping[str, str] | None = None,
-        *,
-        seconds: float = 0.5,
+        self, url: str, fields: AnyFields, settings: Mapping[str, str] | None = None, *, seconds: float = 0.5
     ) -> None:
         super().__init__()
-        self.seconds = checks.positive("watch", seconds)
+        self.seconds, self.fields, self.settings = seconds, fields, dict(settings or {})
         self.brokers, self.topic = parse_url(url, "--input")
-        self.fields = fields or FieldMapping()
-        self.settings = dict(settings or {})
         asked = new_consumer(self.brokers, self.settings)
         try:
             self.partitions = sorted(topic_at(asked, self.brokers, self.topic, "--input").partitions)
@@ -173,9 +157,6 @@ class AskKafka(PolledSource):
         super().__init__(seconds)
         self.brokers, self.topic, self.settings = brokers, topic, dict(settings)
         self.lost = counter("kafka_records_lost")
-
-    def setup(self) -> None:
-        """Start without consumers."""
         self._consumers: dict[bytes, tuple[Consumer, int]] = {}  # cache: each with the offset at which it stands
 
     def teardown(self) -> None:
@@ -232,9 +213,9 @@ class AskKafka(PolledSource):
             consumer.assign([partition])
         return consumer, offset, int(end)
 
-    def _consume(self, consumer: Consumer, offset: int, end: int) -> tuple[list[Message], int]:
+    def _consume(self, consumer: Consumer, offset: int, end: int) -> tuple[list[Any], int]:
         """Return records, until those before `end` have come, and the offset behind them and marks between them."""
-        messages: list[Message] = []
+        messages: list[Any] = []
         bytes_ = 0
         while offset < end and len(messages) < RECORDS and bytes_ < QUESTION_BYTES:
             more = consumer.consume(RECORDS_AT_ONCE, WAIT_SECONDS)
@@ -309,7 +290,7 @@ class KafkaTopic(Destination):
         # librdkafka tries again while brokers are away.
         failed: list[KafkaError] = []
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
+        def delivered(error: KafkaError | None, message: object) -> None:
             if error is not None:
                 failed.append(error)
 

@@ -54,15 +54,9 @@ def connect(where: dict[str, Any]) -> psycopg.Connection[Any]:
 
 
 ROW_KEY = "row_key"
-TYPES: dict[type, str] = {
-    str: "text",
-    int: "bigint",
-    float: "double precision",
-    bool: "boolean",
-    Time: "timestamp with time zone",
-}
+TYPES: dict[type, str] = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
+TYPES |= {Time: "timestamp with time zone"}
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
-NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
 
 COLUMNS = """
     SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -117,7 +111,7 @@ class PostgresTable(Destination):
     def send(self, rows: pa.Table) -> None:
         # In one transaction, again and again while the database is away.
         found = [
-            [blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *map(_plain, values.values())]
+            [blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *map(_without_nul, values.values())]
             for key, values in self.keyed(rows)  # a key may be longer than an index takes
         ]
         why = ""
@@ -162,8 +156,8 @@ class PostgresTable(Destination):
         return f"INSERT INTO {self.place} ({names}) {values.format(marks)} ON CONFLICT ({ROW_KEY}) DO NOTHING".encode()
 
 
-def _plain(value: Any) -> Any:
-    return value.replace(NUL, NUL_SHOWN) if isinstance(value, str) else value
+def _without_nul(value: Any) -> Any:
+    return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value
 
 
 def _quoted(name: str) -> str:

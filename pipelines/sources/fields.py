@@ -8,7 +8,6 @@ from functools import cached_property
 
 import pyarrow as pa
 from privstream.mechanisms.checks import positive
-from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.reading.domain import Spelling, column_names
@@ -53,7 +52,7 @@ class FieldMapping:
     fold_case: bool = False
     encoding: str = UTF_8
     delimiter: str | None = None
-    quote: str = QUOTES[0]
+    quote: str = "double"
     where: str | None = None
 
     def __post_init__(self) -> None:
@@ -99,7 +98,7 @@ class FieldMapping:
     def text(self) -> TextForm:
         """How files of text are written."""
         mark = None if self.delimiter is None else self.delimiter.encode()
-        return TextForm(encoding_of(self.encoding), mark, self.names, quote=self.quote == QUOTES[0])
+        return TextForm(encoding_of(self.encoding), mark, self.names, quote=self.quote == "double")
 
     @property
     def several(self) -> tuple[str, ...]:
@@ -131,8 +130,8 @@ class FieldMapping:
             column = _empty(name, f"--{content}", schema, source)
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
             if content == "time" and is_number(kind) and self.time_unit is None:
-                units = ", ".join(TIME_UNITS)
-                raise ValueError(f"--time-unit must be one of {units}: field `{name}` of {source} has plain numbers")
+                rule = "--time-unit must be one of s, ms, us, ns"
+                raise ValueError(f"{rule}: field `{name}` of {source} has plain numbers")
             local = (types.is_timestamp(kind) and kind.tz is None) or types.is_date(kind)
             if content == "time" and local and self.time_zone is None:
                 raise ValueError(f"--time-zone {NEEDED}: field `{name}` of {source} has local times, without a zone")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from privstream.pipelines import stores
 from privstream.pipelines.locations import END
@@ -241,8 +241,7 @@ def list_folder(pattern: str) -> list[Seen] | None:
     except OSError:
         return None
     found = {file.path: file for each in listed for file in each.metadata_list}
-    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found.values()]
-    return [each for each in seen if each is not None]
+    return [seen for file in found.values() if (seen := _seen(file)) is not None]
 
 
 def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
@@ -255,18 +254,19 @@ def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     return folder or os.curdir, glob
 
 
-def _seen(path: str, size: int, changed: float) -> Seen | None:
+def _seen(file: Any) -> Seen | None:
     """Describe a file or a mark; None for other names, and if it has just gone.
 
     On a local disk a file came when it was last written, renamed or linked; elsewhere when it was last changed.
     """
-    name = path.rpartition("/")[2]
+    name = file.path.rpartition("/")[2]
     if name.startswith((".", "_")) and name != END and UNTIL.fullmatch(name) is None:
         return None
-    if scheme_of(path) is not None:
-        return Seen(path, size, int(changed * MICROS), int(changed * MICROS))
+    if scheme_of(file.path) is not None:
+        changed = int(file.last_updated_in_seconds * MICROS)
+        return Seen(file.path, file.size_in_bytes, changed, changed)
     try:
-        status = os.stat(path)
+        status = os.stat(file.path)
     except OSError:
         return None
-    return Seen(path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)
+    return Seen(file.path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)

@@ -17,8 +17,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms import checks
-from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
+from privstream.pipelines.locations import ARRIVAL, MARKS
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
@@ -101,10 +100,6 @@ class ReadSome(beam.PTransform[Any, Any]):
         return read_by(read_file, parts | "Spread parts" >> beam.Reshuffle(), "Read parts", self.fields)
 
 
-BEGINNING = 0
-"""The watermark of a source that has not been asked yet: 1970. No earlier event is accepted."""
-
-
 class Answer(NamedTuple):
     """What a source says when it is asked: elements with the microseconds at which they arrived, and where to go on.
 
@@ -136,8 +131,8 @@ class PolledSource(beam.DoFn):
         """Ask once; the position is None at first."""
 
     def process(self, element: tuple[bytes, bytes], again: Any = beam.DoFn.TimerParam(AGAIN)) -> None:
-        """Start with a part."""
-        again.set(Timestamp(micros=BEGINNING))
+        """Start with a part, in 1970: no earlier event is accepted."""
+        again.set(Timestamp(0))
 
     @on_timer(AGAIN)
     def ask(
@@ -204,18 +199,11 @@ class WatchEvents(beam.PTransform[Any, Any]):
     """
 
     def __init__(
-        self,
-        pattern: str,
-        fields: AnyFields | None = None,
-        format: str | None = None,
-        *,
-        seconds: float = 1.0,
-        watermark: str = ARRIVAL,
+        self, pattern: str, fields: AnyFields, format: str | None = None, *, seconds: float, watermark: str = ARRIVAL
     ) -> None:
         super().__init__()
-        self.seconds = checks.positive("watch", seconds)
-        self.watermark = checks.one_of("watermark", watermark, CLOCKS)
-        self.pattern, self.format, self.fields = pattern, format, fields or FieldMapping()
+        self.seconds, self.watermark = seconds, watermark
+        self.pattern, self.format, self.fields = pattern, format, fields
         if (listing := list_folder(pattern)) is None:
             raise InputFileError(f"--input must be a folder that can be listed, to be watched, got {pattern}")
         there = [seen for seen in listing if not seen.is_mark and seen.size]
