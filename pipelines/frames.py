@@ -39,14 +39,11 @@ def read(path: StrPath) -> Result:
         >>> read("counts.parquet").table.to_pandas()  # doctest: +SKIP
     """
     try:
-        result: Result = loaded("report.result.read_result")(os.fspath(path))
+        return loaded("report.result.read_result")(os.fspath(path))  # type: ignore[no-any-return]
     except ValueError as error:
         raise ValueError(str(error).replace("RESULT", "path", 1)) from None
-    return result
 
 
-ACCOUNTS = ("key", "key_variable", "ledger")
-WARNED = "the run warns: see the log of the result, which has exact numbers"
 ONE_AT_A_TIME = threading.Lock()  # standard error is the process's
 
 
@@ -61,11 +58,7 @@ def ask(
 
 
 def ask(
-    question: str | Question | Monitor | os.PathLike[str],
-    frame: Any,
-    *,
-    output: StrPath | None = None,
-    **keywords: Any,
+    question: str | Question | Monitor | os.PathLike[str], frame: Any, *, output: StrPath | None = None, **keywords: Any
 ) -> Result | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
@@ -112,7 +105,7 @@ def ask(
 
 def check_account(given: Mapping[str, Any]) -> None:
     """Refuse a call that, made again, would be a further release, or that nobody counts."""
-    if all(given.get(name) is None for name in ACCOUNTS):
+    if all(given.get(name) is None for name in ("key", "key_variable", "ledger")):
         raise ValueError(
             "key must be given, so that the same cell, run again, is no further release; or "
             "key_variable; or a ledger, which counts every run (ledger='none' goes without)"
@@ -137,11 +130,9 @@ def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
             raise RuntimeError(str(error)) from None
         results = {name: read(path) for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
-    for line in lines:
-        if line.startswith(WARNING):
-            warnings.warn(WARNED, stacklevel=3)
-    log = "\n".join(lines)
-    return {name: dataclasses.replace(result, log=log) for name, result in results.items()}
+    if any(line.startswith(WARNING) for line in lines):
+        warnings.warn("the run warns: see the log of the result, which has exact numbers", stacklevel=3)
+    return {name: dataclasses.replace(result, log="\n".join(lines)) for name, result in results.items()}
 
 
 @contextlib.contextmanager
@@ -161,8 +152,8 @@ OF_FRAMES = frozenset({"input", "wide", *OF_FILES})  # options that a frame does
 
 
 def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str) -> dict[str, str]:
-    events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
-    path = rows if output is None else os.fspath(output)
+    events = os.path.join(folder, "events.parquet")
+    path = os.path.join(folder, "rows.parquet") if output is None else os.fspath(output)
     if path == "-":
         raise ValueError("output must be a file, or None")
     for name in keywords:
@@ -181,7 +172,7 @@ def _run_monitor(
         raise TypeError(f"{wrong[0]} must not be given with a monitor, which has its options")
     monitor = asked if isinstance(asked, Monitor) else Monitor.from_file(asked)
     account = monitor.account.model_copy(update={name: value for name, value in keywords.items() if value is not None})
-    data = {name: None for name in OF_FILES if name not in ("input", "kafka_setting")} | {"input": events}
+    data = dict.fromkeys(OF_FILES) | {"input": events}
     place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
     parts = {"data": monitor.data.model_copy(update=data), "output": monitor.output.model_copy(update=place)}
     check_account(account.model_dump())

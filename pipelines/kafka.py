@@ -10,23 +10,14 @@ from urllib.parse import urlsplit
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from privstream.mechanisms import checks
 from privstream.pipelines.locations import SCHEME
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sources.event_files import Damage, places
-from privstream.pipelines.sources.fields import AnyFields, FieldMapping
+from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
 from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
@@ -116,19 +107,16 @@ class ReadKafka(beam.PTransform[Any, Any]):
     files: Sequence[EventFile] = ()
 
     def __init__(
-        self,
-        url: str,
-        fields: AnyFields | None = None,
-        settings: Mapping[str, str] | None = None,
-        *,
-        seconds: float = 0.5,
+        self, url: str, fields: AnyFields, settings: Mapping[str, str] | None = None, *, seconds: float = 0.5
     ) -> None:
         super().__init__()
-        self.seconds = checks.positive("watch", seconds)
+        self.seconds, self.fields, self.settings = seconds, fields, dict(settings or {})
         self.brokers, self.topic = parse_url(url, "--input")
-        self.fields = fields or FieldMapping()
-        self.settings = dict(settings or {})
-        self.partitions = self._partitions()
+        asked = new_consumer(self.brokers, self.settings)
+        try:
+            self.partitions = sorted(topic_at(asked, self.brokers, self.topic, "--input").partitions)
+        finally:
+            asked.close()
         self._check_stamps()
 
     def expand(self, pbegin: Any) -> Any:
@@ -136,18 +124,6 @@ class ReadKafka(beam.PTransform[Any, Any]):
         parts = [str(partition).encode() for partition in self.partitions]
         source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)
         return read_by(parse_records, poll_parts(pbegin, parts, source, Records), "Parse", self.fields)
-
-    def display_data(self) -> dict[str, Any]:
-        """Show where events come from."""
-        return {"brokers": self.brokers, "topic": self.topic, "partitions": len(self.partitions)}
-
-    def _partitions(self) -> list[int]:
-        asked = new_consumer(self.brokers, self.settings)
-        try:
-            topic = topic_at(asked, self.brokers, self.topic, "--input")
-        finally:
-            asked.close()
-        return sorted(topic.partitions)
 
     def _check_stamps(self) -> None:
         """Refuse a topic whose producers stamp its records; go on if who asks may not know."""
@@ -167,7 +143,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
 
 
 class Records(NamedTuple):
-    """Neighbouring records of a partition that arrived in one tick: where they come from, and what they contain."""
+    """Neighbouring records of a partition that arrived in one tick."""
 
     place: str
     offsets: list[int]
@@ -181,9 +157,6 @@ class AskKafka(PolledSource):
         super().__init__(seconds)
         self.brokers, self.topic, self.settings = brokers, topic, dict(settings)
         self.lost = counter("kafka_records_lost")
-
-    def setup(self) -> None:
-        """Start without consumers."""
         self._consumers: dict[bytes, tuple[Consumer, int]] = {}  # cache: each with the offset at which it stands
 
     def teardown(self) -> None:
@@ -212,43 +185,37 @@ class AskKafka(PolledSource):
             kind, millis = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:  # a producer may say 2100, and make all others late
                 arrived = max(arrived, millis * 1000 // TICK * TICK)
+            value = message.value() or b""
             if not found or found[-1][1] != arrived or size > RECORD_BYTES:
                 found.append((Records(place, [], []), arrived))
                 size = 0
             found[-1][0].offsets.append(message.offset() or 0)
-            found[-1][0].values.append(message.value() or b"")
-            size += len(message.value() or b"")
-        if found:
-            reached = max(reached, arrived)
-        if offset >= end:
-            reached = max(reached, began - MARGIN)
+            found[-1][0].values.append(value)
+            size += len(value)
+        reached = max(reached, arrived, began - MARGIN if offset >= end else 0)
         return Answer(found, json.dumps([offset, reached]).encode(), reached)
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
         """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
-        consumer, stands = self._consumers.pop(part, (None, offset))
-        if consumer is not None and stands != offset:
-            consumer.close()  # it could still say that the partition ends where it stood
-            consumer = None
-        known = consumer is not None
-        consumer = consumer or new_consumer(self.brokers, self.settings)
-        partition = TopicPartition(self.topic, int(part))
+        old, stands = self._consumers.pop(part, (None, offset))
+        if old is not None and stands != offset:
+            old.close()  # it could still say that the partition ends where it stood
+            old = None
+        consumer, partition = old or new_consumer(self.brokers, self.settings), TopicPartition(self.topic, int(part))
         try:
             first, end = consumer.get_watermark_offsets(partition, timeout=LAUNCH_SECONDS)
         except KafkaException:
             consumer.close()
             raise
-        if not known:
-            if first > offset:
-                self.lost.inc(first - offset if offset else 0)
-                offset = first
-            partition.offset = offset
+        if old is None:
+            self.lost.inc(max(first - offset, 0) if offset else 0)
+            partition.offset = offset = max(first, offset)
             consumer.assign([partition])
         return consumer, offset, int(end)
 
-    def _consume(self, consumer: Consumer, offset: int, end: int) -> tuple[list[Message], int]:
+    def _consume(self, consumer: Consumer, offset: int, end: int) -> tuple[list[Any], int]:
         """Return records, until those before `end` have come, and the offset behind them and marks between them."""
-        messages: list[Message] = []
+        messages: list[Any] = []
         bytes_ = 0
         while offset < end and len(messages) < RECORDS and bytes_ < QUESTION_BYTES:
             more = consumer.consume(RECORDS_AT_ONCE, WAIT_SECONDS)
@@ -285,6 +252,7 @@ def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatc
 
 
 POLL_SECONDS = 0.5
+# With this partitioner Java's clients find a key in the same partition.
 OF_WRITERS: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
 OF_WRITERS |= {"message.timeout.ms": None, "transactional.id": None}
 
@@ -322,31 +290,26 @@ class KafkaTopic(Destination):
         # librdkafka tries again while brokers are away.
         failed: list[KafkaError] = []
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
+        def delivered(error: KafkaError | None, message: object) -> None:
             if error is not None:
                 failed.append(error)
 
-        producer = self._open()
+        if self._producer is None:
+            ours = {**OF_WRITERS, "message.timeout.ms": int(self.patience * 1000)}
+            self._producer = client(Producer, self.brokers, self.settings, ours)
         for key, values in self.keyed(rows):
-            self._produce(producer, key.encode(), json_text(values).encode(), delivered, failed)
-        producer.flush()
+            waits = True
+            while waits:
+                try:
+                    self._producer.produce(self.topic, json_text(values), key, on_delivery=delivered)
+                    waits = False
+                except BufferError:
+                    self._producer.poll(POLL_SECONDS)
+                except KafkaException as error:  # such as a message that the broker would not take
+                    failed.append(error.args[0])
+                    waits = False
+        self._producer.flush()
         if failed:
             self._producer = None
             why = failed[0].str()
             raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {why}")
-
-    def _produce(self, producer: Producer, key: bytes, value: bytes, told: Any, failed: list[KafkaError]) -> None:
-        while True:
-            try:
-                return producer.produce(self.topic, value, key, on_delivery=told)
-            except BufferError:
-                producer.poll(POLL_SECONDS)
-            except KafkaException as error:  # such as a message that the broker would not take
-                return failed.append(error.args[0])
-
-    def _open(self) -> Producer:
-        """Return the producer of this process; Java's clients find a key in the same partition."""
-        if self._producer is None:
-            ours = {**OF_WRITERS, "message.timeout.ms": int(self.patience * 1000)}
-            self._producer = client(Producer, self.brokers, self.settings, ours)
-        return self._producer

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-READ = WRITTEN = ("avro", "parquet", "jsonl", "csv", "xlsx")
+WRITTEN = ("avro", "parquet", "jsonl", "csv", "xlsx")
 WINDOW_FORMATS = WRITTEN[:-1]  # formats of files of windows: equal rows give equal bytes
 DEFAULT_FORMAT = "jsonl"
 MONITOR_FILES = (".yaml", ".yml")  # what the names of files end in that describe monitors
-TIME_UNITS = ("s", "ms", "us", "ns")
-QUOTES = ("double", "none")
 
 ARRIVAL, MARKS = "arrival", "marks"
-CLOCKS = (ARRIVAL, MARKS)
-
 DEFAULT_DATASET = "default"  # the data set of runs that name none
 SCHEME = "kafka"
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pyarrow as pa
-from privstream.pipelines.locations import DATABASE, TABLE
+from privstream.pipelines.locations import TABLE
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import shape_of
 from privstream.transforms.row_types import Time
@@ -18,42 +18,26 @@ from typing_extensions import override
 CONNECT_SECONDS = 10
 
 
-def parse_url(url: str, option: str = "--output") -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return where to connect to, in the driver's words, and the table, perhaps after its schema.
+def parse_url(url: str, option: str = "--output", form: str = TABLE) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return where to connect to, in the driver's words, and the table if the form has one, perhaps after its schema.
 
     Raises:
         ValueError: never with the URL, which may have a password.
     """
-    where, table = _parts(url, option, TABLE)
-    names = tuple(unquote(name) for name in table.split("."))
-    if not all(names) or "/" in table or len(names) > 2:
-        raise ValueError(f"{option} must be of the form {TABLE}")
-    return where, names
-
-
-def database_of(url: str, option: str) -> dict[str, Any]:
-    """Return where to connect to, in the driver's words; raises as `parse_url`."""
-    where, table = _parts(url, option, DATABASE)
-    if table:
-        raise ValueError(f"{option} must be of the form {DATABASE}")
-    return where
-
-
-def _parts(url: str, option: str, form: str) -> tuple[dict[str, Any], str]:
-    """Return where to connect to, without what the URL leaves open, and what follows the database."""
+    rule = f"{option} must be of the form {form}"
     try:
         parts = urlsplit(url)
         database, _, table = parts.path.removeprefix("/").partition("/")
         where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
     except ValueError:  # the port is no number
-        raise ValueError(f"{option} must be of the form {form}") from None
+        raise ValueError(rule) from None
     if parts.password is not None or parts.query or parts.fragment:
-        raise ValueError(
-            f"{option} must be of the form {form} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
-        )
-    if not (parts.hostname and database):
-        raise ValueError(f"{option} must be of the form {form}")
-    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}, table
+        raise ValueError(f"{rule} without a password or settings: set PGPASSWORD, or write ~/.pgpass")
+    names = tuple(unquote(name) for name in table.split("."))
+    named = all(names) and "/" not in table and len(names) <= 2
+    if not (parts.hostname and database) or (not named if form == TABLE else table):
+        raise ValueError(rule)
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}, names
 
 
 def reason(error: psycopg.Error) -> str:
@@ -70,15 +54,9 @@ def connect(where: dict[str, Any]) -> psycopg.Connection[Any]:
 
 
 ROW_KEY = "row_key"
-TYPES: dict[type, str] = {
-    str: "text",
-    int: "bigint",
-    float: "double precision",
-    bool: "boolean",
-    Time: "timestamp with time zone",
-}
+TYPES: dict[type, str] = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
+TYPES |= {Time: "timestamp with time zone"}
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
-NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
 
 COLUMNS = """
     SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -133,7 +111,7 @@ class PostgresTable(Destination):
     def send(self, rows: pa.Table) -> None:
         # In one transaction, again and again while the database is away.
         found = [
-            [blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *map(_plain, values.values())]
+            [blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *map(_without_nul, values.values())]
             for key, values in self.keyed(rows)  # a key may be longer than an index takes
         ]
         why = ""
@@ -178,8 +156,8 @@ class PostgresTable(Destination):
         return f"INSERT INTO {self.place} ({names}) {values.format(marks)} ON CONFLICT ({ROW_KEY}) DO NOTHING".encode()
 
 
-def _plain(value: Any) -> Any:
-    return value.replace(NUL, NUL_SHOWN) if isinstance(value, str) else value
+def _without_nul(value: Any) -> Any:
+    return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value
 
 
 def _quoted(name: str) -> str:

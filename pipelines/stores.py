@@ -80,11 +80,8 @@ def _described(found: Any) -> FileFacts:
 
 def matching(pattern: str) -> list[FileFacts]:
     """Return the files that a path or a glob matches, without folders of a store that has some, such as HDFS."""
-    here = scheme_of(pattern) is None
-    if here and not is_glob(pattern):
-        return [facts_of(pattern)] if os.path.exists(pattern) else []
     found = filesystems().match([pattern])[0].metadata_list
-    if here:
+    if scheme_of(pattern) is None:
         return [facts_of(file.path) for file in found]
     folders = has_folders(pattern)
     return [_described(file) for file in found if not folders or file.size_in_bytes or not _is_folder(file.path)]

@@ -172,7 +172,6 @@ class Data(Model):
             time=self.time,
             value=self._value(question),
             whole=info.whole_values,
-            optional_value=info.whole_values,
             value_unit=1.0 if unit is None else unit,
             where=joined(self.where, question.where),
             **forms,

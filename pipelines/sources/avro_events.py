@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import bz2
 import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -15,15 +15,14 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 from fastavro._read import BLOCK_READERS
-from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, opened_as, places
-from privstream.transforms.reading.fields import column_of, describe_row
+from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, numbered, opened_as
+from privstream.transforms.reading.fields import column_of
 
 BLOCK_BYTES = 1 << 24  # a block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB
 GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
 """So much is decoded at once: blocks of so many bytes together, as they stand in the file, or so many records."""
 
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)
-UUID_BYTES = 16
 
 
 def _checked(size: int) -> int:
@@ -32,12 +31,17 @@ def _checked(size: int) -> int:
     return size
 
 
-def _whole(stream: Any, data: bytes) -> bytes:
+def _inflate(data: bytes) -> bytes:
     """Decompress what must have its end, or be more than a block may have."""
-    found: bytes = stream.decompress(data, BLOCK_BYTES + 1)
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    found = stream.decompress(data, BLOCK_BYTES + 1)
     if _checked(len(found)) and not stream.eof:
         raise UnfitError("a block must be compressed data that does not end early")
     return found
+
+
+def _decompress(codec: str, data: bytes) -> bytes:
+    return bytes(pa.CompressedInputStream(pa.BufferReader(data), codec).read(BLOCK_BYTES + 1))
 
 
 def _unsnappy(data: bytes) -> bytes:
@@ -52,26 +56,22 @@ def _unsnappy(data: bytes) -> bytes:
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
-    "deflate": lambda data: _whole(zlib.decompressobj(-zlib.MAX_WBITS), data),
-    "bzip2": lambda data: _whole(bz2.BZ2Decompressor(), data),
-    "zstandard": lambda data: bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(BLOCK_BYTES + 1)),
+    "deflate": _inflate,
+    "bzip2": partial(_decompress, "bz2"),
+    "zstandard": partial(_decompress, "zstd"),
     "snappy": _unsnappy,
 }
 
 
-def _block_reader(decompress: Callable[[bytes], bytes]) -> Callable[[Any], io.BytesIO]:
-    """Return what fastavro calls for a block: its own readers need other libraries, and know no bounds."""
-
-    def read(stream: Any) -> io.BytesIO:
-        compressed: Any = fastavro.schemaless_reader(stream, "bytes", None)
-        data = decompress(compressed)
-        _checked(len(data))
-        return io.BytesIO(data)
-
-    return read
+def _read_block(codec: str, stream: Any) -> io.BytesIO:
+    """Read a block for fastavro, whose own readers need other libraries, and know no bounds."""
+    compressed: Any = fastavro.schemaless_reader(stream, "bytes", None)
+    data = CODECS[codec](compressed)
+    _checked(len(data))
+    return io.BytesIO(data)
 
 
-BLOCK_READERS.update({codec: _block_reader(decompress) for codec, decompress in CODECS.items()})
+BLOCK_READERS.update({codec: partial(_read_block, codec) for codec in CODECS})
 
 PRIMITIVES = {
     **{"null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32()},
@@ -116,7 +116,7 @@ def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.
     found = LOGICAL.get(logical, PRIMITIVES[base])
     if logical == "decimal":
         found = pa.decimal128(38, min(kind.get("scale", 0), 38))
-    elif logical == "uuid" and kind.get("size") == UUID_BYTES:
+    elif logical == "uuid" and base == "fixed":
         found = pa.uuid()
     if "name" in kind:
         named[kind["name"]] = found, takes_bytes
@@ -142,7 +142,7 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
         first = 1
         for rows in _groups(blocks):
             columns = {name: _column(types.field(name).type, list(map(itemgetter(name), rows))) for name in fields}
-            yield RawEvents(columns, places("record", range(first, first + len(rows))), describe_row(columns))
+            yield numbered(columns, "record", range(first, first + len(rows)))
             first += len(rows)
 
 

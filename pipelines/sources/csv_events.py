@@ -51,9 +51,9 @@ class Header(NamedTuple):
         """Find quoted fields."""
         return self.field.finditer(text) if self.quote and b'"' in text else iter(())
 
-    def has_bare_return(self, text: bytes) -> bool:
-        """Tell whether a carriage return outside of quotes has no line feed behind it."""
-        return RETURN.search(self.field.sub(b"", text) if self.quote else text) is not None
+    def outside(self, text: bytes) -> bytes:
+        """Return what is not in quoted fields."""
+        return self.field.sub(b"", text) if self.quote else text
 
 
 class Records(NamedTuple):
@@ -150,7 +150,7 @@ def _ended(text: bytes, piece: bytes) -> bytes:
 def _parse(records: Records, header: Header, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
     """Parse records together, but for those that break a rule."""
     if b"\r" in records.text and RETURN.search(records.text):
-        bare = [row for row in range(len(records.ends)) if header.has_bare_return(records.bytes_of(row))]
+        bare = [row for row in range(len(records.ends)) if RETURN.search(header.outside(records.bytes_of(row)))]
         damages, records = records.split(bare, "carriage_return", NO_RETURN)
         yield from damages
     try:
@@ -171,21 +171,14 @@ def _table(
     text: bytes, header: Header, fields: Sequence[str], reject: Callable[[pa_csv.InvalidRow], str] | None = None
 ) -> pa.Table:
     text = header.delimiter * (len(header.names) - 1) + b"\n" + text  # a row more: no byte order mark begins the text
-    types = dict.fromkeys(fields, pa.binary())
-    return pa_csv.read_csv(
-        pa.BufferReader(text),
-        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names),
-        pa_csv.ParseOptions(
-            delimiter=header.delimiter.decode(),
-            quote_char='"' if header.quote else False,
-            newlines_in_values=header.quote,
-            ignore_empty_lines=False,
-            invalid_row_handler=reject,
-        ),
-        pa_csv.ConvertOptions(
-            strings_can_be_null=False, check_utf8=False, include_columns=list(fields), column_types=types
-        ),
-    ).slice(1)
+    types, quotes = dict.fromkeys(fields, pa.binary()), '"' if header.quote else False
+    reads = pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names)
+    parses = pa_csv.ParseOptions(
+        delimiter=header.delimiter.decode(), quote_char=quotes, newlines_in_values=header.quote,
+        ignore_empty_lines=False, invalid_row_handler=reject,
+    )  # fmt: skip
+    converts = pa_csv.ConvertOptions(check_utf8=False, include_columns=list(fields), column_types=types)
+    return pa_csv.read_csv(pa.BufferReader(text), reads, parses, converts).slice(1)
 
 
 def _misshapen(text: bytes, header: Header) -> list[int]:

@@ -7,10 +7,11 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
+from privstream.transforms.reading.fields import describe_row
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """Endings of compressed text, and Arrow's name of what reads it."""
@@ -62,21 +63,6 @@ class Damage(NamedTuple):
     by: tuple[str, ...] = ("",)
 
 
-class EventFormat(Protocol):
-    """Reads one file format; a module's functions under one name."""
-
-    def schema(self, path: str, form: TextForm = PLAIN) -> pa.Schema | None:
-        """Return the types of a file's fields; None if they are said record by record, or the file is empty."""
-
-    def check(self, path: str, form: TextForm = PLAIN) -> None:
-        """Refuse a file that is cut short or damaged, as far as that shows without decoding its records."""
-
-    def read(
-        self, path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
-    ) -> Iterator[RawEvents | Damage]:
-        """Read some fields of a file, or of one of its row groups if it has these."""
-
-
 def check_regular(path: str) -> None:
     """Refuse what is no file, since a pipe may give nothing and a device have no end, and names that are no UTF-8."""
     name = path.encode("utf-8", "backslashreplace").decode()
@@ -119,3 +105,8 @@ def opened_as(path: str, rule: str) -> Iterator[BinaryIO]:
 def places(what: str, numbers: Sequence[int]) -> Callable[[int], str]:
     """Return where rows stand, by their numbers among some: a name and the number in the file."""
     return lambda row: f"{what} {numbers[row]}"
+
+
+def numbered(columns: dict[str, pa.Array], what: str, numbers: Sequence[int]) -> RawEvents:
+    """Return rows that are found by their numbers in the file, and quoted as their columns have them."""
+    return RawEvents(columns, places(what, numbers), describe_row(columns))

@@ -8,24 +8,16 @@ from functools import cached_property
 
 import pyarrow as pa
 from privstream.mechanisms.checks import positive
-from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.reading.domain import Spelling, column_names
-from privstream.transforms.reading.fields import (
-    NUMBER,
-    OPTIONAL,
-    TEXT,
-    UNREAD,
-    BrokenRuleError,
-    EventFields,
-    is_number,
-)
+from privstream.transforms.reading.fields import NUMBER, OPTIONAL, TEXT, UNREAD, BrokenRuleError, EventFields, is_number
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import FieldNames, of_kind, read_column
 from privstream.transforms.reading.times import TimeForm, check_form, has_zone, zone_clock
 from pyarrow import types
 
+NEEDED = "must be given, such as Europe/Berlin or UTC"
 MOST_NAMES, LONGEST_NAME = 40, 40  # so many names of a header an error lists, if none of them is longer
 NAMES_MAY_BE_DATA = b"names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
@@ -37,8 +29,8 @@ class FieldMapping:
 
     Attributes:
         user, item, time, value: names of fields; "" for none.
-        whole: whether values are rounded to whole numbers of `value_unit`, of two as near to the even one.
-        optional_value: whether an event without a number counts, with 0.
+        whole: whether values are rounded to whole numbers of `value_unit`, of two as near to the even one, and an event
+            without a number counts, with 0.
 
     Raises:
         TypeError, ValueError: by the checks' wording, naming the option.
@@ -49,7 +41,6 @@ class FieldMapping:
     time: str = "time"
     value: str = ""
     whole: bool = False
-    optional_value: bool = False
     value_unit: float = 1.0
     time_unit: str | None = None
     time_format: str | None = None
@@ -61,7 +52,7 @@ class FieldMapping:
     fold_case: bool = False
     encoding: str = UTF_8
     delimiter: str | None = None
-    quote: str = QUOTES[0]
+    quote: str = "double"
     where: str | None = None
 
     def __post_init__(self) -> None:
@@ -81,16 +72,13 @@ class FieldMapping:
             raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
         check_form(self.time_format)
         if self.time_zone is None and not has_zone(self.time_format):
-            rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
-            raise ValueError(f"time_zone {rule}")
+            raise ValueError(f"time_zone {NEEDED}: times of this time_format are local ones")
 
     @cached_property
     def reads(self) -> EventFields:
         """What is read of an event."""
-        number = OPTIONAL if self.optional_value else NUMBER
-        return EventFields(
-            user=TEXT if self.user else UNREAD, item=bool(self.item), value=number if self.value else UNREAD
-        )
+        number = (OPTIONAL if self.whole else NUMBER) if self.value else UNREAD
+        return EventFields(user=TEXT if self.user else UNREAD, item=bool(self.item), value=number)
 
     @cached_property
     def form(self) -> FieldNames:
@@ -110,8 +98,7 @@ class FieldMapping:
     def text(self) -> TextForm:
         """How files of text are written."""
         mark = None if self.delimiter is None else self.delimiter.encode()
-        quote = self.quote == QUOTES[0]
-        return TextForm(encoding=encoding_of(self.encoding), delimiter=mark, names=self.names, quote=quote)
+        return TextForm(encoding_of(self.encoding), mark, self.names, quote=self.quote == "double")
 
     @property
     def several(self) -> tuple[str, ...]:
@@ -143,12 +130,11 @@ class FieldMapping:
             column = _empty(name, f"--{content}", schema, source)
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
             if content == "time" and is_number(kind) and self.time_unit is None:
-                units = ", ".join(TIME_UNITS)
-                raise ValueError(f"--time-unit must be one of {units}: field `{name}` of {source} has plain numbers")
+                rule = "--time-unit must be one of s, ms, us, ns"
+                raise ValueError(f"{rule}: field `{name}` of {source} has plain numbers")
             local = (types.is_timestamp(kind) and kind.tz is None) or types.is_date(kind)
             if content == "time" and local and self.time_zone is None:
-                rule = "must be given, such as Europe/Berlin or UTC"
-                raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
+                raise ValueError(f"--time-zone {NEEDED}: field `{name}` of {source} has local times, without a zone")
             try:
                 read_column(content, self.reads, self.form, column)
             except BrokenRuleError as error:

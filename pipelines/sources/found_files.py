@@ -9,33 +9,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from privstream.pipelines import stores
 from privstream.pipelines.locations import END
 from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
-from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
+from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.stores import (
-    FileFacts,
-    check_store,
-    exists,
-    facts_of,
-    filesystems,
-    has_folders,
-    is_glob,
-    join,
-    matching,
-    scheme_of,
-)
+from privstream.pipelines.stores import FileFacts, facts_of, filesystems, is_glob, join, matching, scheme_of
 from privstream.transforms.timing.steps import MICROS
 
-FORMATS: dict[str, EventFormat] = {
-    "avro": avro_events,
-    "parquet": parquet_events,
-    "jsonl": text_lines,
-    "csv": csv_events,
-    "xlsx": xlsx_events,
-}
+FORMATS = {"avro": avro_events, "parquet": parquet_events, "jsonl": text_lines, "csv": csv_events, "xlsx": xlsx_events}
+"""Each reads a `schema`, None if records say it or the file is empty; does a `check` for damage; and can `read`."""
 ENDINGS = {name: name for name in FORMATS} | {"ndjson": "jsonl", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
 
@@ -53,8 +38,6 @@ class EventFile(NamedTuple):
 
 def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     """List the files that match, in the order of their paths, as they are now."""
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
     files = []
     for found in _found(pattern):
         check_regular(found.path)
@@ -81,7 +64,7 @@ def _found(pattern: str) -> list[FileFacts]:
         return [facts_of(path) for path in paths]
     if is_glob(pattern) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
-    check_store(pattern, "--input")
+    stores.check_store(pattern, "--input")
     try:
         remote = scheme_of(pattern) is not None and not is_glob(pattern)
         found = _of_store(pattern) if remote else matching(pattern) if pattern else []
@@ -96,7 +79,7 @@ def _of_store(path: str) -> list[FileFacts]:
     """Return a file beyond this machine or, if it is none, the files of a folder."""
     if not path.endswith("/") and (found := matching(path)):
         return found
-    if has_folders(path) and not exists(path):
+    if stores.has_folders(path) and not stores.exists(path):
         return []  # which it would refuse to list
     found = matching(f"{path.rstrip('/')}/*")
     return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]
@@ -258,8 +241,7 @@ def list_folder(pattern: str) -> list[Seen] | None:
     except OSError:
         return None
     found = {file.path: file for each in listed for file in each.metadata_list}
-    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found.values()]
-    return [each for each in seen if each is not None]
+    return [seen for file in found.values() if (seen := _seen(file)) is not None]
 
 
 def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
@@ -272,18 +254,19 @@ def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     return folder or os.curdir, glob
 
 
-def _seen(path: str, size: int, changed: float) -> Seen | None:
+def _seen(file: Any) -> Seen | None:
     """Describe a file or a mark; None for other names, and if it has just gone.
 
     On a local disk a file came when it was last written, renamed or linked; elsewhere when it was last changed.
     """
-    name = path.rpartition("/")[2]
+    name = file.path.rpartition("/")[2]
     if name.startswith((".", "_")) and name != END and UNTIL.fullmatch(name) is None:
         return None
-    if scheme_of(path) is not None:
-        return Seen(path, size, int(changed * MICROS), int(changed * MICROS))
+    if scheme_of(file.path) is not None:
+        changed = int(file.last_updated_in_seconds * MICROS)
+        return Seen(file.path, file.size_in_bytes, changed, changed)
     try:
-        status = os.stat(path)
+        status = os.stat(file.path)
     except OSError:
         return None
-    return Seen(path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)
+    return Seen(file.path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from privstream.pipelines.locations import POSTGRESQL
+from privstream.pipelines.locations import DATABASE, POSTGRESQL
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.transforms.reading.fields import is_text
 
-FRAMES = "have __arrow_c_stream__, as those of pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB have"
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
 MOST_SECONDS = (1 << 63) // 1000 - 1
 ROWS = 1 << 17  # of DuckDB, in memory at once
@@ -26,7 +25,8 @@ ROWS = 1 << 17  # of DuckDB, in memory at once
 def as_table(frame: Any) -> pa.Table:
     """Return a frame as an Arrow table; errors quote no value of it."""
     if not hasattr(frame, "__arrow_c_stream__"):
-        raise TypeError(f"frame must {FRAMES}, got {type(frame).__name__}")
+        known = "pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB"
+        raise TypeError(f"frame must have __arrow_c_stream__, as those of {known} have, got {type(frame).__name__}")
     try:
         return pa.table(frame)
     except Exception as error:  # each library has its own, and they quote values
@@ -59,8 +59,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if is_text(kind):
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
-        text = pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)
-        plain = pa.large_string() if text else pa.large_binary()
+        plain = pa.large_string() if value in (pa.string(), pa.large_string(), pa.string_view()) else pa.large_binary()
         if pa.types.is_dictionary(kind):  # Arrow does not cast those of views
             parts = [part.dictionary.cast(plain).take(part.indices) for part in column.chunks]
             column = pa.chunked_array(parts, plain)
@@ -75,11 +74,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
     """Write the columns of a SELECT's rows that are read, as texts in their order, as CSV for its owner alone.
 
-    Args:
-        input: the database: `postgresql://user@host:port/database`, or a file of DuckDB.
-        query: the SELECT.
-        fields: which columns are what.
-        path: of the new file.
+    The input is `postgresql://user@host:port/database`, or a file of DuckDB.
 
     Raises:
         InputFileError: the database cannot be asked, or refuses the query; the message has no value and no password.
@@ -137,13 +132,10 @@ ROWS_AS_CSV = "COPY (SELECT {} FROM ({}\n) AS asked) TO STDOUT (FORMAT csv, HEAD
 
 
 def _of_postgresql(url: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
-    """Write the rows of a query, which can change nothing.
-
-    The password comes from where the driver looks for it: the environment (`PGPASSWORD`), `~/.pgpass`.
-    """
+    """Write the rows of a query, which can change nothing."""
     server = _imported("privstream.pipelines.postgresql", "postgresql")
     psycopg = _imported("psycopg", "postgresql")
-    where, rule = server.database_of(url, "--input"), "--input must be a database that answers"
+    where, rule = server.parse_url(url, "--input", DATABASE)[0], "--input must be a database that answers"
     told: tuple[str, ...] = ABOUT_THE_QUERY
     try:
         with server.connect(where) as connection:

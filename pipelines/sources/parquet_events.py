@@ -12,16 +12,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from privstream.pipelines.sources.event_files import (
-    PLAIN,
-    InputFileError,
-    RawEvents,
-    TextForm,
-    UnfitError,
-    opened_as,
-    places,
-)
-from privstream.transforms.reading.fields import cut_by_text, describe_row, unchecked_text
+from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, numbered, opened_as
+from privstream.transforms.reading.fields import cut_by_text, unchecked_text
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128  # so many rows are decoded at once where any of them may be long
@@ -54,14 +46,14 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
     with opened_as(path, RULE) as stream:
         metadata = stored_types(stream)
         if group >= metadata.num_row_groups:
-            raise InputFileError(f"{path} must not change while it is read: it had {group + 1} row groups or more")
+            raise UnfitError(f"it had {group + 1} row groups or more, and must not change meanwhile")
         first = 1
         for batch in _batches(stream, metadata, group, fields):
             whole = {name: unchecked_text(batch.column(name)) for name in fields}
             for piece in cut_by_text(whole, batch.num_rows):  # dictionaries have room to be written out
                 columns = {name: column[piece] for name, column in whole.items()}
                 numbers = range(first + piece.start, first + piece.stop)
-                yield RawEvents(columns, places(f"row group {group + 1}, row", numbers), describe_row(columns))
+                yield numbered(columns, f"row group {group + 1}, row", numbers)
             first += batch.num_rows
 
 

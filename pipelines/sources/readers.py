@@ -17,8 +17,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms import checks
-from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
+from privstream.pipelines.locations import ARRIVAL, MARKS
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
@@ -87,10 +86,6 @@ class ReadEvents(beam.PTransform[Any, Any]):
             list(pool.map(check_unchanged, self.files))
             return list(chain.from_iterable(pool.map(parts_of, self.files)))
 
-    def display_data(self) -> dict[str, Any]:
-        """Show where events come from."""
-        return {"pattern": self.pattern, "files": len(self.files)}
-
 
 class ReadSome(beam.PTransform[Any, Any]):
     """Reads parts of files side by side, in any order; each is refused if it is no longer as it was found."""
@@ -103,10 +98,6 @@ class ReadSome(beam.PTransform[Any, Any]):
         """Read the parts."""
         parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(EventFile)
         return read_by(read_file, parts | "Spread parts" >> beam.Reshuffle(), "Read parts", self.fields)
-
-
-BEGINNING = 0
-"""The watermark of a source that has not been asked yet: 1970. No earlier event is accepted."""
 
 
 class Answer(NamedTuple):
@@ -140,8 +131,8 @@ class PolledSource(beam.DoFn):
         """Ask once; the position is None at first."""
 
     def process(self, element: tuple[bytes, bytes], again: Any = beam.DoFn.TimerParam(AGAIN)) -> None:
-        """Start with a part."""
-        again.set(Timestamp(micros=BEGINNING))
+        """Start with a part, in 1970: no earlier event is accepted."""
+        again.set(Timestamp(0))
 
     @on_timer(AGAIN)
     def ask(
@@ -208,19 +199,16 @@ class WatchEvents(beam.PTransform[Any, Any]):
     """
 
     def __init__(
-        self,
-        pattern: str,
-        fields: AnyFields | None = None,
-        format: str | None = None,
-        *,
-        seconds: float = 1.0,
-        watermark: str = ARRIVAL,
+        self, pattern: str, fields: AnyFields, format: str | None = None, *, seconds: float, watermark: str = ARRIVAL
     ) -> None:
         super().__init__()
-        self.seconds = checks.positive("watch", seconds)
-        self.watermark = checks.one_of("watermark", watermark, CLOCKS)
-        self.pattern, self.format, self.fields = pattern, format, fields or FieldMapping()
-        self.files = self._there()
+        self.seconds, self.watermark = seconds, watermark
+        self.pattern, self.format, self.fields = pattern, format, fields
+        if (listing := list_folder(pattern)) is None:
+            raise InputFileError(f"--input must be a folder that can be listed, to be watched, got {pattern}")
+        there = [seen for seen in listing if not seen.is_mark and seen.size]
+        self.files = sorted(EventFile(seen.path, seen.size, format or "") for seen in there)
+        self._check_one()
 
     def expand(self, pbegin: Any) -> Any:
         """Poll the folder, and read files side by side."""
@@ -228,25 +216,16 @@ class WatchEvents(beam.PTransform[Any, Any]):
         found = poll_parts(pbegin, [b"folder"], folder, EventFile)
         return read_by(read_watched, found | "Spread files" >> beam.Reshuffle(), "Read files", self.fields)
 
-    def display_data(self) -> dict[str, Any]:
-        """Show where events come from."""
-        return {"pattern": self.pattern, "seconds": self.seconds, "watermark": self.watermark}
-
-    def _there(self) -> list[EventFile]:
-        """Return the files that are there at launch; where none of them can be used, the options are wrong."""
-        if (listing := list_folder(self.pattern)) is None:
-            raise InputFileError(f"--input must be a folder that can be listed, to be watched, got {self.pattern}")
-        there = [seen for seen in listing if not seen.is_mark and seen.size]
-        files, refused = sorted(EventFile(seen.path, seen.size, self.format or "") for seen in there), None
-        for file in files:
+    def _check_one(self) -> None:
+        """Refuse options by which none of the files that are there at launch can be used."""
+        refused: Exception | None = None
+        for file in self.files:
             try:
-                check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
-                return files
+                return check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
             except UNREADABLE as error:
                 refused = refused or error
         if refused:
             raise refused
-        return files
 
 
 class PollFolder(PolledSource):
@@ -271,9 +250,7 @@ class PollFolder(PolledSource):
             marks = [mark.until for mark in listing if mark.came < seen.came]  # that nothing before is missing
             arrived = max(marks, default=0) if self.by_marks else seen.came
             files.append((EventFile(seen.path, seen.size, self.format or ""), arrived))
-        if reached is not None and self.by_marks:
-            reached = polls.until
-        return Answer(files, polls.to_bytes(), reached)
+        return Answer(files, polls.to_bytes(), polls.until if self.by_marks and reached is not None else reached)
 
 
 def read_watched(element: EventFile, fields: AnyFields) -> Found:

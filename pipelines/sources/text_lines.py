@@ -10,7 +10,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from privstream.pipelines.sources.event_files import (
@@ -46,12 +46,10 @@ def encoding_of(name: str) -> str:
         found = codecs.lookup(name)
     except (LookupError, ValueError):
         found = None
-    if found is not None and found.name.startswith(SHIFTED):
-        rule = "in which no bytes of one record change what those of the next one mean, as utf-8"
-        raise ValueError(f"encoding must be one {rule}, got {name!r}")
     text = found is not None and found._is_text_encoding and found.incrementaldecoder is not None
-    if found is None or not text or found.name in NOT_OF_FILES:
-        raise ValueError(f"encoding must be one that Python knows, such as utf-8 or windows-1252, got {name!r}")
+    if found is None or not text or found.name in NOT_OF_FILES or found.name.startswith(SHIFTED):
+        rule = "one that Python knows, in which records stand alone, such as utf-8 or windows-1252"
+        raise ValueError(f"encoding must be {rule}, got {name!r}")
     return UTF_8 if found.name == "utf-8-sig" else found.name
 
 
@@ -114,12 +112,8 @@ def check(path: str, form: TextForm = PLAIN) -> None:
         pass
 
 
-Lines: TypeAlias = list[tuple[int, bytes]]
-"""Lines that are not blank, each with its number; the file's first line is 1."""
-
-
-def read_lines(path: str, encoding: str = UTF_8) -> Iterator[Lines | Damage]:
-    """Read a file in blocks of about a mebibyte; lines that are too long are reported."""
+def read_lines(path: str, encoding: str = UTF_8) -> Iterator[list[tuple[int, bytes]] | Damage]:
+    """Read lines that are not blank, with their numbers, in blocks of about a mebibyte; too long ones are reported."""
     line, rest = 1, b""
     for number, piece in enumerate(chain(read_pieces(path, encoding), [b"\n"])):
         text = rest + (piece if number else piece.removeprefix(BYTE_ORDER_MARK))
@@ -130,9 +124,8 @@ def read_lines(path: str, encoding: str = UTF_8) -> Iterator[Lines | Damage]:
         rest = rest[: MAX_LINE_BYTES + 2]  # is too long, whatever follows: a carriage return at the end does not count
 
 
-def _split(block: bytes, first: int) -> Iterator[Lines | Damage]:
-    """Split a block into lines, without blank ones."""
-    found: Lines = []
+def _split(block: bytes, first: int) -> Iterator[list[tuple[int, bytes]] | Damage]:
+    found: list[tuple[int, bytes]] = []
     for number, line in enumerate(block.split(b"\n"), first):
         text = line.removesuffix(b"\r")
         if len(text) > MAX_LINE_BYTES:

@@ -12,16 +12,7 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from privstream.pipelines.sources.event_files import (
-    PLAIN,
-    Damage,
-    InputFileError,
-    RawEvents,
-    TextForm,
-    UnfitError,
-    opened_as,
-    places,
-)
+from privstream.pipelines.sources.event_files import PLAIN, Damage, RawEvents, TextForm, UnfitError, numbered, opened_as
 from privstream.transforms.reading.fields import column_of, describe_row
 
 ROWS = 1 << 14
@@ -32,14 +23,14 @@ RULE = "must be a workbook of Excel (.xlsx), without a password, that is not dam
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     """Return the names in the first row; what is in a cell is known row by row."""
     with closing(_rows(path)) as rows:
-        return pa.schema([(name, pa.string()) for name in _names(path, rows)])
+        return pa.schema([(name, pa.string()) for name in next(rows)])
 
 
 def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse a workbook with a part that is damaged."""
     with opened_as(path, RULE) as stream, zipfile.ZipFile(stream) as packed:
         if packed.testzip() is not None:
-            raise InputFileError(f"{path} {RULE}")
+            raise zipfile.BadZipFile
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
@@ -48,9 +39,9 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
     Dates of Excel have no zone: they are times of the clocks of --time-zone.
     """
     with closing(_rows(path)) as rows:
-        names = _names(path, rows)
-        wanted, numbered = [names.index(name) for name in fields], enumerate(rows, start=2)
-        while chunk := list(islice(numbered, ROWS)):
+        names = next(rows)
+        wanted, lines = [names.index(name) for name in fields], enumerate(rows, start=2)
+        while chunk := list(islice(lines, ROWS)):
             good: list[tuple[int, list[Any]]] = []
             for number, values in chunk:
                 cells = [*values, *[None] * (len(names) - len(values))]
@@ -62,26 +53,17 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
                 elif any(value is not None for value in cells):
                     good.append((number, some))
             if good:
-                numbers, lines = zip(*good, strict=True)
-                columns = dict(zip(fields, map(column_of, zip(*lines, strict=True)), strict=True))
-                yield RawEvents(columns, places("row", numbers), describe_row(columns))
-
-
-def _names(path: str, rows: Generator[list[Any]]) -> list[str]:
-    """Return the names in the first row, which must be there, and differ."""
-    values = next(rows, [])
-    while values and values[-1] is None:
-        values.pop()
-    if not values or None in values or len(set(map(str, values))) < len(values):
-        raise InputFileError(f"the first row of {path} must have a name in each column, and no name twice")
-    return [str(value) for value in values]
+                numbers, texts = zip(*good, strict=True)
+                columns = dict(zip(fields, map(column_of, zip(*texts, strict=True)), strict=True))
+                yield numbered(columns, "row", numbers)
 
 
 def _rows(path: str) -> Generator[list[Any]]:
+    """Give the names in the first row, and then the values of each further one."""
     try:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
-        raise InputFileError("--input of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
+        raise ValueError("--input of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
     with opened_as(path, RULE) as stream:
         data = io.BytesIO(stream.read())
         with zipfile.ZipFile(data) as packed:
@@ -89,8 +71,14 @@ def _rows(path: str) -> Generator[list[Any]]:
                 raise UnfitError(f"it must have at most {LARGEST >> 30} GiB when it is unpacked")
         sheet = openpyxl.load_workbook(data, read_only=True, data_only=True).worksheets[0]
         sheet.reset_dimensions()  # which may be wrong in the file
-        for cells in sheet.iter_rows(values_only=True):
-            yield [_value(cell) for cell in cells]
+        rows = ([_value(cell) for cell in cells] for cells in sheet.iter_rows(values_only=True))
+        names = next(rows, [])
+        while names and names[-1] is None:
+            names.pop()
+        if not names or None in names or len(set(map(str, names))) < len(names):
+            raise UnfitError("its first row must have a name in each column, and no name twice")
+        yield list(map(str, names))
+        yield from rows
 
 
 def _value(value: Any) -> Any:

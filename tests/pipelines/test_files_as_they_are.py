@@ -132,11 +132,11 @@ def test_numbers_are_read_in_one_style_alone(kind):
 
 def test_values_are_rounded_to_public_units_and_may_be_missing(tmp_path, read_all):
     (tmp_path / "a.csv").write_text('user;item;time;value\nu;i;1;"12,50"\nu;i;1;\nu;i;1;NA\nu;i;1;0,1\nu;i;1;2,005\n')
-    options = {"value": "value", "time_unit": "s", "decimal": ",", "null": ("NA",), "whole": True}
-    cents = read_all(tmp_path / "a.csv", **options, optional_value=True, value_unit=0.01)
+    options = {"value": "value", "time_unit": "s", "decimal": ",", "null": ("NA",)}
+    cents = read_all(tmp_path / "a.csv", **options, whole=True, value_unit=0.01)
     assert [row["value"] for row in cents.rows] == [1250.0, 0.0, 0.0, 10.0, 200.0] and not cents.letters
     needed = read_all(tmp_path / "a.csv", **options)
-    assert [row["value"] for row in needed.rows] == [12.0, 0.0, 2.0]
+    assert [row["value"] for row in needed.rows] == [12.5, 0.1, 2.005]
     assert faults(needed) == [(f"line {line}", "value must be present and not empty") for line in (3, 4)]
 
 

@@ -60,7 +60,6 @@ class Partition:
 def ask(monkeypatch, messages, end=None, position=None):
     monkeypatch.setattr(kafka, "new_consumer", lambda *_: Partition(messages, end))
     source = AskKafka("broker", "topic", {}, seconds=1)
-    source.setup()
     return source.poll(b"0", position, 0)
 
 

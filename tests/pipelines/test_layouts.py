@@ -10,13 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
-from privstream.pipelines.sinks.row_files import (
-    check_wide,
-    read_row_file,
-    with_item_columns,
-    write_row_file,
-    write_wide,
-)
+from privstream.pipelines.sinks.row_files import read_row_file, with_item_columns, write_row_file, write_wide
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sources import xlsx_events
 from privstream.pipelines.sources.event_files import Damage
@@ -24,7 +18,7 @@ from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import files_with
 from privstream.pipelines.sources.normalise import unusable
 from privstream.transforms.reading.domain import join_item
-from privstream.transforms.row_types import AlertState, KeyCount, QuantileEstimate
+from privstream.transforms.row_types import KeyCount, QuantileEstimate
 
 HOUR = 3600
 AUTUMN = 1_729_987_200  # 27 October 2024, 02:00 summer time in Berlin; an hour later it is 02:00 again
@@ -109,13 +103,6 @@ def test_days_are_headings_and_quantiles_have_lines_of_their_own(tmp_path: Path)
     ]
     write_wide(str(tmp_path / "none.csv"), KeyCount, arrow_table(KeyCount, []))
     assert read_wide(tmp_path / "none.csv") == [["item"]]
-    for path, row_type, unbounded in (
-        ("a.jsonl", KeyCount, False),
-        ("a.csv", AlertState, False),
-        ("-", KeyCount, True),
-    ):
-        with pytest.raises(ValueError, match="wide must be given with"):
-            check_wide(path, row_type, unbounded=unbounded)
 
 
 def workbook(path: Path, *rows: list[Any]) -> str:
@@ -147,9 +134,7 @@ def test_a_bad_row_of_a_workbook_hurts_itself_alone(tmp_path: Path) -> None:
     )
     fields = ["user", "item", "time"]
     found = list(xlsx_events.read(path, fields))
-    assert {(each.position, each.code) for each in found if isinstance(each, Damage)} == {
-        ("row 7", "malformed_line"),
-    }
+    assert {(each.position, each.code) for each in found if isinstance(each, Damage)} == {("row 7", "malformed_line")}
     events = [each for each in found if not isinstance(each, Damage)]
     users = [(user, each.position(row)) for each in events for row, user in enumerate(each.columns["user"].to_pylist())]
     assert users == [(1, "row 2"), (2, "row 3"), (3, "row 4"), (4, "row 6"), (6, "row 8"), ("7", "row 9")]

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.model.base import WrongKeyError
-from privstream.pipelines.model.data import Data
 from privstream.pipelines.run import pipeline
 from privstream.pipelines.run.run import Run
 from privstream.pipelines.sources.event_files import InputFileError
@@ -83,10 +81,6 @@ def test_what_is_no_database_is_named(tmp_path):
     with pytest.raises(InputFileError, match=r"must be a file of DuckDB that exists, got .*none\.duckdb$"):
         saved(str(tmp_path / "none.duckdb"), "SELECT 1", tmp_path)
     assert not (tmp_path / "none.duckdb").exists()
-    for data in (Data(input="shop.duckdb"), Data(input="events.csv", query="SELECT 1")):
-        with pytest.raises(WrongKeyError, match="query must be given"):
-            data.check()
-    Data(input="postgresql://me@host/shop", query="SELECT 1").check()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

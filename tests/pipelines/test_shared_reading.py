@@ -14,7 +14,7 @@ FORMS: dict[str, Any] = {"user": "who", "time": "at", "time_unit": "s", "null": 
 READINGS = {
     "pages": FieldMapping(item="page", **FORMS),
     "places": FieldMapping(item="land,page", **FORMS),
-    "sums": FieldMapping(item="page", value="ms", whole=True, optional_value=True, value_unit=0.5, **FORMS),
+    "sums": FieldMapping(item="page", value="ms", whole=True, value_unit=0.5, **FORMS),
     "latency": FieldMapping(item="", value="ms", where='ms > 1 and land == "de"', **FORMS),
     "events": FieldMapping(item="page", **(FORMS | {"user": ""})),
 }
@@ -74,7 +74,7 @@ def test_an_error_about_a_file_begins_with_the_name_of_the_question() -> None:
 @pytest.mark.parametrize("odd", [True, [1], {"a": 1}])
 def test_a_value_of_an_odd_kind_decides_about_no_other(odd: Any) -> None:
     """Events without a value count, whatever is in the same block."""
-    fields = FieldMapping(value="ms", optional_value=True, where="ms is null or ms > 0", **FORMS, item="page")
+    fields = FieldMapping(value="ms", whole=True, where="ms is null or ms > 0", **FORMS, item="page")
     columns = {"who": ["a", "b", odd], "page": ["p"] * 3, "at": [1, 2, 3], "ms": [None, odd, None]}
     (batch,), refusals = normalised(columns, fields)
     assert batch["user"].to_pylist() == (["a", "true"] if odd is True else ["a"])

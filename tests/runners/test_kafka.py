@@ -15,6 +15,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines import kafka
+from privstream.pipelines.sources.fields import FieldMapping
 
 WINDOW, LATENESS = 2, 4
 SECONDS = 120
@@ -117,7 +118,6 @@ class Counted:
 def asking(broker: str, name: str) -> kafka.AskKafka:
     source = kafka.AskKafka(broker, name, {}, seconds=0.1)
     source.lost = Counted()
-    source.setup()
     return source
 
 
@@ -199,7 +199,7 @@ def test_a_topic_that_its_producers_stamp_is_refused_and_their_stamps_move_nothi
     (made,) = client.create_topics([NewTopic("stamped", 1, 1, config=stamped)]).values()
     made.result()
     with pytest.raises(ValueError, match=r"stamped has message\.timestamp\.type=CreateTime\. Run: kafka-configs"):
-        kafka.ReadKafka(f"kafka://{broker}/stamped")
+        kafka.ReadKafka(f"kafka://{broker}/stamped", FieldMapping())
     producer = Producer({"bootstrap.servers": broker})
     producer.produce("stamped", b"1", timestamp=4_102_444_800_000)
     producer.flush()
