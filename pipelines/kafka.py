@@ -24,7 +24,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks
 from privstream.pipelines.locations import SCHEME
-from privstream.pipelines.sinks.destination import Destination, UnreachableError
+from privstream.pipelines.sinks.writers import Destination, UnreachableError
 from privstream.pipelines.sources.event_files import Damage, places
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.model.base import WrongKeyError
-from privstream.pipelines.model.data import Data
+from privstream.pipelines.model.monitor import Data
 from privstream.pipelines.run import pipeline
 from privstream.pipelines.run.run import Run
 from privstream.pipelines.sources.event_files import InputFileError
