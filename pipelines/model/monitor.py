@@ -180,26 +180,24 @@ class Data(Model):
 
         info = question.info
         reads_item = info.item and (not info.items_with or question.gives(*info.items_with))
-        item = (question.item or self.item) if reads_item else ""
         forms: dict[str, Any] = {name: getattr(self, name) for name in FORMS}
         forms |= {"quote": self.quote or "double", "encoding": self.encoding or "utf-8"}
-        if self.delimiter == "tab":
-            forms["delimiter"] = "\t"
+        forms["delimiter"] = "\t" if self.delimiter == "tab" else self.delimiter
         unit = question.value_unit if question.value_unit is not None else self.value_unit
+        conditions = [one for one in (self.where, question.where) if one is not None]
         return FieldMapping(
             user="" if not info.user or getattr(question, "unit", "") == EVENT else question.user or self.user,
-            item=item,
+            item=(question.item or self.item) if reads_item else "",
             time=self.time,
             value=self._value(question),
             whole=info.whole_values,
             optional_value=info.whole_values,
             value_unit=1.0 if unit is None else unit,
-            where=joined(self.where, question.where),
+            where=" and ".join(f"({one})" for one in conditions) if len(conditions) > 1 else (*conditions, None)[0],
             **forms,
         )
 
     def _value(self, question: Question) -> str:
-        """Return the field with the number, if one is read."""
         with_one = question.info.values_with
         if question.info.value and (not with_one or question.gives(with_one)):
             return question.value or self.value or "value"
@@ -210,15 +208,7 @@ class Data(Model):
         return ""
 
 
-def joined(*conditions: str | None) -> str | None:
-    """Return the condition of all data and that of a question as one."""
-    given = [one for one in conditions if one is not None]
-    return " and ".join(f"({one})" for one in given) if len(given) > 1 else given[0] if given else None
-
-
-LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
-"""The deltas of all people add up to 1 in so many; and there are no more people than that."""
-
+LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11  # the deltas of all people add up to 1 in so many
 LEAST_DELTA = 1e-30
 """Smaller probabilities, unless 0, are lost among the roundings of what is reckoned with them."""
 
@@ -229,7 +219,6 @@ ADDRESS = re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+(/[^/?#]+)?|kaf
 
 
 def _delta(value: float) -> float:
-    """Refuse what is lost among roundings."""
     if not 0 <= value < 1:
         raise ValueError(f"must be in [0, 1), got {value}")
     if 0 < value < LEAST_DELTA:
@@ -247,11 +236,6 @@ class Privacy(Model):
     people: Annotated[Whole, Field(ge=1, le=MOST_PEOPLE)] | None = option(
         None, f"in place of --delta: a public upper bound on the number of people; delta is 1 / ({LEFT_TO_CHANCE} N)"
     )
-
-    def check(self) -> None:
-        """Refuse a delta beside the number of people, from which it follows."""
-        if self.people is not None and self.delta is not None:
-            raise WrongKeyError(("privacy", "people"), "must not be given with --delta, which follows from it")
 
     @property
     def spent_delta(self) -> float:
@@ -370,9 +354,9 @@ class ViewModel(Model):
     def check(self) -> Self:
         """Refuse keys that do not belong together."""
         given = self.given
-        kind = next((key for key in KINDS if key in given), None)
-        if kind is None:
+        if not KINDS.keys() & given.keys():
             raise ValueError(f"must have one of {', '.join(KINDS)}")
+        kind = self.kind
         if wrong := [key for key in given if key not in KINDS[kind]]:
             instead = "nothing tells how sums rise" if {kind, wrong[0]} == {"over", "against"} else "it is for others"
             raise WrongKeyError((wrong[0],), f"must not be given with {kind}: {instead}")
@@ -411,12 +395,9 @@ class Monitor(Model):
     @classmethod
     def of(cls, question: Question, **rest: Any) -> Self:
         """Return the monitor of a single question."""
-        plain = {
-            key: value.model_dump(exclude_unset=True) if isinstance(value, Model) else value
-            for key, value in rest.items()
-        }
+        models = {key: part.model_dump(exclude_unset=True) for key, part in rest.items() if isinstance(part, Model)}
         # The question takes its place afterwards: a subclass alone knows which of its options were given.
-        made = cls.read({"questions": {"it": {"question": "counts"}}, **plain})
+        made = cls.read({"questions": {"it": {"question": "counts"}}, **rest, **models})
         made = made.model_copy(update={"questions": {question.info.name: question}})
         made._single = True
         return made.check()
@@ -442,13 +423,13 @@ class Monitor(Model):
     def check(self) -> Self:
         """Check what models cannot check by themselves: keys that must or must not be given together."""
         self.data.check()
-        self.privacy.check()
+        if self.privacy.people is not None and self.privacy.delta is not None:
+            raise WrongKeyError(("privacy", "people"), "must not be given with --delta, which follows from it")
         self.output.check()
         kafka = any(address.startswith(KAFKA) for address in (self.data.input, *self.output.send))
         if self.data.kafka_setting and not kafka:
-            raise WrongKeyError(
-                ("data", "kafka_setting"), f"must be given with an input of {KAFKA}, or to send rows there"
-            )
+            rule = f"must be given with an input of {KAFKA}, or to send rows there"
+            raise WrongKeyError(("data", "kafka_setting"), rule)
         if self.single:
             return self
         if self.output.wide:
