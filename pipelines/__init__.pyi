@@ -15,8 +15,7 @@ from .model.catalogue import (
     Ranges,
     TopK,
 )
-from .model.data import Data
-from .model.monitor import Account, Monitor, Output, Privacy
+from .model.monitor import Account, Data, Monitor, Output, Privacy
 from .model.question import Windows
 
 __all__ = [

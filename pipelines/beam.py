@@ -7,8 +7,7 @@ from typing import Any, Self
 import apache_beam as beam
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.model.data import Data
-from privstream.pipelines.model.monitor import Monitor, Privacy
+from privstream.pipelines.model.monitor import Data, Monitor, Privacy
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.run.plan import Plan
 from typing_extensions import override

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from privstream.pipelines.command import NothingUsableError, RunError, UsageError, without_dashes
 from privstream.pipelines.model.catalogue import MODELS
-from privstream.pipelines.model.data import OF_FILES
-from privstream.pipelines.model.monitor import Account, Monitor
+from privstream.pipelines.model.monitor import OF_FILES, Account, Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import in_python
 from privstream.pipelines.show.words import WARNING

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.pipelines.locations import SCHEME
-from privstream.pipelines.sinks.destination import Destination, UnreachableError
+from privstream.pipelines.sinks.writers import Destination, UnreachableError
 from privstream.pipelines.sources.event_files import Damage, places
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.found_files import EventFile

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 import pyarrow as pa
 from privstream.pipelines.locations import TABLE
-from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import shape_of
+from privstream.pipelines.sinks.writers import RUN, Destination, UnreachableError
 from privstream.transforms.row_types import Time
 from typing_extensions import override
 

@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.locations import WINDOW_FORMATS
 from privstream.pipelines.report.result import read_promise
 from privstream.pipelines.sinks.row_files import (
     check_destination,
@@ -30,14 +31,9 @@ from privstream.pipelines.terminal import clock, printable, say
 from privstream.transforms.row_types import KeyCount, Time
 from privstream.transforms.timing.steps import timestamp
 
-START_MICROS = 1_704_067_200_000_000
-"""2024-01-01 00:00 UTC, a Monday."""
-
+START, START_MICROS = "2024-01-01", 1_704_067_200_000_000  # a Monday
 HOUR = 3_600_000_000
-
-FORMATS = ("avro", "parquet", "jsonl", "csv")
 SCHEMA = arrow_schema({"user": str, "item": str, "time": Time, "district": str, "milliseconds": int})
-
 
 TRENDS, THINGS, PLACES = (
     text.split(", ")
@@ -57,9 +53,7 @@ TRENDS, THINGS, PLACES = (
 DISTRICTS = ("centre", "north", "east", "south", "west", "harbour", "hills", "islands")
 """Where people live, most of them in the first ones."""
 
-LEAST = 10
-"""Items with fewer people are not in the truth."""
-
+LEAST = 10  # items with fewer people are not in the truth
 ZIPF_EXPONENT, ZIPF_SHIFT, PEAK_HOUR, SEARCHES = 1.1, 20.0, 19, 0.5
 LATENCY, SLOW = 80.0, 3.0
 """Milliseconds of half of all searches, and how many times as long they take in the slow window."""
@@ -150,8 +144,8 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
         ValueError: a path cannot be written, before anything is simulated.
     """
     format = path.rpartition(".")[2].lower()
-    if format not in FORMATS:
-        raise ValueError(f"--output must end in {', '.join('.' + known for known in FORMATS)}, got {path}")
+    if format not in WINDOW_FORMATS:
+        raise ValueError(f"--output must end in {', '.join('.' + known for known in WINDOW_FORMATS)}, got {path}")
     check_destination(path)
     if truth is not None:
         output_format(truth, option="--truth")
@@ -193,7 +187,6 @@ def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -
     say(f"{events:,} events of {given['users']:,} people in {given['windows']:,} hours: {output}")
 
 
-START = "2024-01-01"
 NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.html", "noise.key")
 """What the demo leaves in its folder, beside the guarantee and the ledger."""
 
@@ -231,22 +224,18 @@ def demo(output: str, users: int, windows: int, seed: int) -> None:
             raise RunError("the demo ends here")
         print()
     sure = int(read_promise(rows).promise.number("accuracy", "detection_threshold"))
-    print(_verdict(read_row_file(rows, KeyCount), read_row_file(truth, Truth), sure))
-    print(printable(f"\nPicture: {picture}\nReport: {report}\nLive page: privstream {shlex.join(['serve', output])}"))
-    print("Your own events: privstream counts --help")
-
-
-def _verdict(rows: Sequence[KeyCount], truth: Sequence[Truth], sure: int) -> str:
-    """Say what was found of the items that enough people had in some window, and how near the counts are."""
-    holders = {(row.item, row.window_start.micros): row.number for row in truth}
+    counts, known = read_row_file(rows, KeyCount), read_row_file(truth, Truth)
+    holders = {(row.item, row.window_start): row.number for row in known}
     large = {item for (item, _), people in holders.items() if people >= sure}
-    found = {row.item for row in rows}
-    judged = [(row, true) for row in rows if (true := holders.get((row.item, row.window_start.micros))) is not None]
+    judged = [(row, true) for row in counts if (true := holders.get((row.item, row.window_start))) is not None]
     held = sum(row.lower <= true <= (math.inf if row.upper is None else row.upper) for row, true in judged)
-    return (
-        f"Of {len(large):,} items that at least {sure:,} people had in a window, {len(large & found):,} were found. "
+    print(
+        f"Of {len(large):,} items that at least {sure:,} people had in a window, "
+        f"{len(large & {row.item for row in counts}):,} were found. "
         f"Of {len(judged):,} published counts with a known truth, {held:,} have it in their interval."
     )
+    print(printable(f"\nPicture: {picture}\nReport: {report}\nLive page: privstream {shlex.join(['serve', output])}"))
+    print("Your own events: privstream counts --help")
 
 
 SIMULATE = Command(

@@ -21,8 +21,7 @@ from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from rich.table import Column, Table
 
-MOST_ITEMS = 100
-"""Of a public list: noise does not depend on how many there are."""
+MOST_ITEMS = 100  # of a public list: noise does not depend on how many there are
 
 MEANING = (
     "D has one person more than D', or one event where that is protected: who spends all that limits let count, and "
@@ -32,7 +31,7 @@ MEANING = (
 )
 
 Case = tuple[str, Callable[[], tuple[str, Any, PrivacyGuarantee]]]
-"""The name of a replay, and what returns its question, its transform and its claim; a ValueError says why it cannot."""
+"""The name of a replay, and what returns question, transform and claim; a ValueError says why it cannot."""
 
 
 def run(target: str, json: bool) -> None:
@@ -100,11 +99,7 @@ def _runs(path: str) -> Iterator[Case]:
 
 
 def _as_claimed(promise: Promise) -> tuple[str, Any, PrivacyGuarantee]:
-    """Return the question of a run, its transform, and what its guarantee file claims.
-
-    Raises:
-        ValueError, TypeError: a parameter cannot be used; the message says so.
-    """
+    """Return the question of a run, its transform, and what its guarantee file claims."""
     word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
@@ -129,13 +124,12 @@ def _options(word: str, promise: Promise) -> dict[str, Any]:
     options |= {name: given[name] for name in ("epsilon", "delta") if name in known and name in given}
     if (method := promise.maybe("accuracy", METHOD)) is not None:
         options[METHOD] = method
-    public = options.get("domain")
-    if public is not None and len(public) > MOST_ITEMS:
-        options["domain"] = Domain(public.texts.to_pylist()[:MOST_ITEMS])
-    every, start = options.get("renew_every"), options.get("start")
-    if every is not None and start is not None:
-        bounds = {name: options.pop(name) for name in ("end", "windows") if options.get(name) is not None}
-        steps = Steps.of(window=options["window"], start=start, renew_every=every, **bounds)
+    if options.get("domain") is not None:
+        options["domain"] = Domain(options["domain"].texts.to_pylist()[:MOST_ITEMS])
+    if options.get("renew_every") is not None and options.get("start") is not None:
+        steps = Steps.of(
+            **{name: options[name] for name in ("window", "start", "end", "renew_every") if name in options}
+        )
         last = min(steps.last_of_period(steps.first), (steps.end or END_OF_TIME) - 1)
         options["end"] = steps.bounds_micros(last)[1] / MICROS
     return options

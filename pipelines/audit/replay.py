@@ -30,16 +30,15 @@ from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import CompleteTreeNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import PrfNoise
-from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PrivacyCurve, SlackCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.runners import launch
 from privstream.transforms.questions.by_counts import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import NUMBER
+from privstream.transforms.timing.steps import MICROS
 
 LAWS = (DiscreteGaussian, DiscreteLaplace)
-"""Of noise that is added to totals."""
-
 Label = tuple[bytes, bytes, int, int]
 """The source that draws, the source that binds, and the label there."""
 
@@ -53,16 +52,10 @@ class Draw(NamedTuple):
 
 @dataclass
 class Record:
-    """All noise of a run.
+    """All noise of a run, and what was published."""
 
-    Attributes:
-        draws: by label, each draw once.
-        unbound: labels of noise that is bound to no totals, by law.
-        rows: what was published.
-    """
-
-    draws: dict[Label, list[Draw]] = field(default_factory=lambda: defaultdict(list))
-    unbound: set[tuple[Any, bytes, int, int]] = field(default_factory=set)
+    draws: dict[Label, list[Draw]] = field(default_factory=lambda: defaultdict(list))  # each once
+    unbound: set[tuple[Any, bytes, int, int]] = field(default_factory=set)  # by law: bound to no totals
     rows: list[Any] = field(default_factory=list)
 
 
@@ -146,22 +139,13 @@ def publish(transform: Any, events: Sequence[pa.RecordBatch]) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """How far one unit moves all totals of a run.
+    """How far one unit moves all totals of a run."""
 
-    Attributes:
-        shift: in deviations of Gaussian noise, all of it together.
-        epsilon: in scales of Laplace noise, the sum.
-        alone: labels of one run alone: tests of what the other run does not have.
-        repeated: labels that one run uses for two laws or two totals: a difference of noise would be known, or is one
-            that nobody has paid for.
-        unbound: noise that is bound to no totals: another run would have the same.
-    """
-
-    shift: float
-    epsilon: float
-    alone: int
-    repeated: int
-    unbound: int
+    shift: float  # in deviations of Gaussian noise, all of it together
+    epsilon: float  # in scales of Laplace noise, the sum
+    alone: int  # labels of one run alone: tests of what the other run does not have
+    repeated: int  # labels that one run uses for two laws or two totals, whose difference would be known
+    unbound: int  # noise that is bound to no totals: another run would have the same
 
     def share(self, guarantee: PrivacyGuarantee) -> float:
         """Return how much of a guarantee is used, by Gaussian and by Laplace noise together; above 1 it is broken."""
@@ -184,10 +168,8 @@ class Shown:
 def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
     """Compare the totals of two runs on neighbours.
 
-    Args:
-        one, other: the runs.
-        noises: that of running sums, whose totals are those since the start: what is new at each step is compared,
-            after the matrix by which its noise is correlated.
+    Totals of running sums, which have `noises`, are those since the start: what is new at each step is compared, after
+    the matrix by which its noise is correlated.
     """
     squares = epsilon = 0.0
     running, sources = defaultdict[tuple[int, Any], dict[int, int]](dict), dict[bytes, int]()
@@ -216,12 +198,6 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
     )
 
 
-def running_noises(transform: Any) -> list[Any]:
-    """Return the noise of running sums of a transform; none where each window has its own."""
-    law = getattr(getattr(transform, "mechanism", None), "law", None)
-    return [each for each in getattr(law, "noises", ()) if isinstance(each, CompleteTreeNoise | ToeplitzNoise)]
-
-
 def _running(noises: Sequence[Any], law: Any) -> list[int]:
     """Return which of these draw from a law, at one of their steps."""
     found = ((number, {*map(noise.law_at, range(1, noise.horizon + 1))}) for number, noise in enumerate(noises))
@@ -238,27 +214,19 @@ def _shifts(noise: Any, moved: dict[int, int]) -> Floats:
 
 def _allowed(guarantee: PrivacyGuarantee) -> tuple[float, bool]:
     """Return the shift of Gaussian noise that is allowed, and whether delta is left for what one unit alone has."""
-    curve: PrivacyCurve = guarantee.known_curve
-    tests, inner = False, curve
+    tests, curve = False, guarantee.known_curve
     if isinstance(curve, SlackCurve):
-        tests, inner = curve.slack > 0, curve.curve
-    if isinstance(inner, GaussianCurve):
-        return inner.shift, tests
-    delta = inner.at_delta if isinstance(inner, PointCurve) else guarantee.delta  # what is pure has no Gaussian noise
+        tests, curve = curve.slack > 0, curve.curve
+    if isinstance(curve, GaussianCurve):
+        return curve.shift, tests
+    delta = curve.at_delta if isinstance(curve, PointCurve) else guarantee.delta  # what is pure has no Gaussian noise
     return (largest_shift(guarantee.epsilon, delta) if delta else 0.0), tests or delta > 0
 
 
-MISSING = 1e-8
-"""Probability with which an item is not found that everybody else has."""
-
-OTHERS = 30
-"""People in each window where nobody needs to be found."""
-
-LAST = 5
-"""One event in so many is at the last moment of its window."""
-
+MISSING = 1e-8  # probability with which an item is not found that everybody else has
+OTHERS = 30  # people in each window where nobody needs to be found
+LAST = 5  # one event in so many is at the last moment of its window
 SUSPECT = "suspect"
-SECOND = 1_000_000
 
 
 class Sent(NamedTuple):
@@ -285,21 +253,22 @@ class Pair(NamedTuple):
                 record.rows = publish(self.transform, batches(self.transform, sent))
             records.append(record)
         one, other = records
-        return compare(one, other, running_noises(self.transform)), one.rows
+        law = getattr(getattr(self.transform, "mechanism", None), "law", None)
+        noises = [each for each in getattr(law, "noises", ()) if isinstance(each, CompleteTreeNoise | ToeplitzNoise)]
+        return compare(one, other, noises), one.rows
 
 
 def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.RecordBatch]:
     """Return events as a transform reads them, from both ends of their windows."""
     steps, found = transform.steps, []
-    windows = {one.window for one in sent}
-    bounds = {window: [end.micros for end in steps.bounds(steps.first + window)] for window in windows}
+    bounds = {window: steps.bounds_micros(steps.first + window) for window in {one.window for one in sent}}
+    kind = pa.int64() if transform.event_fields.user == NUMBER else pa.string()
     for start in range(0, len(sent), size):
         some = sent[start : start + size]
         times = []
         for place, one in enumerate(some):
             first, end = bounds[one.window]
-            times.append(end - 1 if place % LAST == 0 else first + place % SECOND)
-        kind = pa.int64() if transform.event_fields.user == NUMBER else pa.string()
+            times.append(end - 1 if place % LAST == 0 else first + place % MICROS)
         columns = {
             "user": pa.array([one.user for one in some], kind),
             "item": pa.array([one.item for one in some]),
@@ -340,19 +309,15 @@ def of_counts(transform: Any) -> Pair:
 def of_quantiles(transform: Any) -> Pair:
     """Let one person have the largest value more often than may count, in each window."""
     made, windows = transform.mechanism, transform.steps.count
-    often = range(2 * made.per_step)
     others = [Sent(f"other {place}", "", 0, made.low) for place in range(OTHERS)]
-    if made.unit == "event":
-        return Pair(transform, others, [Sent(SUSPECT, "", 0, made.high)])
-    return Pair(transform, others, [Sent(SUSPECT, "", window, made.high) for window in range(windows) for _ in often])
+    often = [0] if made.unit == "event" else [window for window in range(windows) for _ in range(2 * made.per_step)]
+    return Pair(transform, others, [Sent(SUSPECT, "", window, made.high) for window in often])
 
 
 def of_cardinality(transform: Any) -> Pair:
     """Let one person be there in all windows."""
     enters = (transform.actions.begin or ("in",))[0]
-    others = [Sent(f"other {place}", enters, 0) for place in range(OTHERS)]
-    windows = range(transform.steps.count)
-    return Pair(transform, others, [Sent(SUSPECT, enters, window) for window in windows for _ in range(LAST)])
+    return Pair(transform, crowd(OTHERS, [enters], 0), everything([enters], transform.steps.count))
 
 
 def of_rules(transform: Any) -> Pair:
@@ -390,9 +355,8 @@ def worst_pair(word: str, transform: Any) -> Pair:
     return WORST[word](transform)
 
 
-WINDOWS, MINUTE = 6, 60
-EPSILON, SMALL = 2.0, 1e-6
-RUN: Mapping[str, Any] = {"window": MINUTE, "start": 0, "end": WINDOWS * MINUTE, "epsilon": EPSILON, "shards": 2}
+MINUTE, SMALL = 60, 1e-6
+RUN: Mapping[str, Any] = {"window": MINUTE, "start": 0, "end": 6 * MINUTE, "epsilon": 2.0, "shards": 2}
 LISTED = Domain(("a", "b", "c"))
 MANY = Domain(tuple(f"item {place}" for place in range(16)))
 NUMBERS = {"low": 0, "high": 100, "resolution": 16}

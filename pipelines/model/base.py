@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
 from typing import Annotated, Any, Self, TypeVar
 
+from privstream.mechanisms import checks
 from privstream.pipelines.terminal import meant
 from pydantic import (
     AfterValidator,
@@ -69,8 +70,8 @@ def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom
         name: of the option, where it is another one than the key.
         seldom: whether only `--help all` shows it.
     """
-    more = {"metavar": metavar, "name": name, "seldom": seldom}
-    extra: dict[str, Any] = {key: value for key, value in more.items() if value}
+    more: dict[str, Any] = {"metavar": metavar, "name": name, "seldom": seldom}
+    extra = {key: value for key, value in more.items() if value}
     return Field(default, description=text, json_schema_extra=extra or None, **rules)
 
 
@@ -150,8 +151,6 @@ def check_size(value: N) -> N:
 
 def check_epsilon(value: float) -> float:
     """Refuse what is no epsilon, or protects nothing."""
-    from privstream.mechanisms import checks  # noqa: PLC0415 - late: help pages need none of it
-
     try:
         return checks.epsilon(value, largest=500.0)
     except ValueError as error:
@@ -159,16 +158,13 @@ def check_epsilon(value: float) -> float:
 
 
 UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-"""How many seconds there are in each unit."""
-
 WORDS: Mapping[str, str] = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
-"""Words for units whose length never changes, as long as a day has 24 hours."""
+"""Units, and words for those whose length never changes, as long as a day has 24 hours."""
 
 RULE = "must be a number of seconds, or a number with its unit, such as 500ms, 90s, 30m, 1h, 1d, 1w or 2weeks"
 CALENDAR_RULE = f"{RULE}; or days, weeks, months or years of the calendar, such as 1day or 3months"
 CALENDAR = ("day", "week", "month", "year")
 SPANS = ("window", "start")
-"""Words for spans of time."""
 
 
 def seconds(text: str) -> float:
@@ -264,7 +260,6 @@ def _path(value: Any) -> Any:
 
 
 def _or_path(read: Callable[[Any], Any]) -> BeforeValidator:
-    """Return what reads a value that may be the path of a file, too."""
     return BeforeValidator(lambda value: _path(value) if isinstance(value, str | os.PathLike) else read(value))
 
 

@@ -314,18 +314,15 @@ class Flags(Categories):
     )
 
 
-Universe = Annotated[
-    int,
-    BeforeValidator(no_truth),
-    Field(ge=1, le=1 << 60),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "maximum": 1 << 60}),
-]
-
-
 class Points(Question):
     """What questions about points have in common."""
 
-    universe: Universe = option(..., "points are the whole numbers from 1 to this number")
+    universe: Annotated[
+        int,
+        BeforeValidator(no_truth),
+        Field(ge=1, le=1 << 60),
+        WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "maximum": 1 << 60}),
+    ] = option(..., "points are the whole numbers from 1 to this number")
     queries: Objects = option(..., QUERIES)
     insert_values: Texts | None = option(None, "actions that insert a point (default: all that do not delete)")
     delete_values: Texts | None = option(None, "actions that delete a point (default: none)")

@@ -42,7 +42,6 @@ class Named:
 
 
 Layer = Named | Document
-"""Something that was given: plain values, and how errors about them are said."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ class Given:
         merged: dict[str, Any] = {}
         for layer in self.layers:
             for place, text in texts_of(layer.content):
-                if (
-                    "\0" in text or text.encode(errors="ignore").decode() != text
-                ):  # what UTF-8 cannot say are surrogates
+                if "\0" in text or text.encode(errors="ignore").decode() != text:  # UTF-8 has no surrogates
                     raise layer.error(place, "must be valid UTF-8 text without a NUL character")
                 if PASSWORD.match(text):
                     raise layer.error(place, f"must be without a password, which others could read; {SECRETS}")
@@ -95,7 +92,6 @@ class Given:
             raise self._about(error) from error
 
     def _in_words(self, place: Place, rule: str) -> Exception:
-        """Return an error in the words of the layer with what is wrong."""
         place = self._whole(place)
         holder = next((layer for layer in reversed(self.layers) if at(layer.content, place) is not None), self.main)
         return holder.error(place, rule)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from privstream.pipelines.model.base import Model
-from privstream.pipelines.model.data import Data
+from privstream.pipelines.model.monitor import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
 from privstream.pipelines.terminal import meant
@@ -39,29 +39,6 @@ class Reading(NamedTuple):
         return cls(encoding_of(data.encoding or UTF_8), Spelling(null=data.null, **flags))
 
 
-def json_lines(option: str, path: str, parse: Callable[[Mapping[str, Any]], Read]) -> list[Read]:
-    """Return what is made of each line of a public file of JSON objects, which is small enough for memory.
-
-    Raises:
-        ValueError: there is no such file, or a line breaks a rule: names the line and the rule, and may quote it.
-    """
-    found: list[Read] = []
-    try:
-        for lines in read_lines(path):
-            if isinstance(lines, Damage):
-                raise ValueError(f"--{option}, {lines.position} of {path}: {lines.reason}")
-            for number, text in lines:
-                try:
-                    if (given := parse_line(text)) is None:
-                        raise ValueError(REASON)
-                    found.append(parse(given))
-                except (TypeError, ValueError) as error:
-                    raise ValueError(f"--{option}, line {number} of {path}: {error}") from None
-    except InputFileError as error:
-        raise ValueError(f"--{option} must be a readable file: {error}") from None
-    return found
-
-
 def domain(name: str, value: Any, reading: Reading) -> Domain:
     """Return the domain that a list or a path describes."""
     if isinstance(value, str):
@@ -70,8 +47,25 @@ def domain(name: str, value: Any, reading: Reading) -> Domain:
 
 
 def objects(name: str, value: Any, read: Callable[[Mapping[str, Any]], Read]) -> tuple[Read, ...]:
-    """Return what is made of mappings, or of the lines of a file."""
-    found = json_lines(name, value, read) if isinstance(value, str) else list(map(read, value))
+    """Return what is made of mappings, or of the lines of a public file of JSON objects, which has room in memory.
+
+    Raises:
+        ValueError: there is no such file, or a line breaks a rule: names the line and the rule, and may quote it.
+    """
+    found = [] if isinstance(value, str) else list(map(read, value))
+    try:
+        for lines in read_lines(value) if isinstance(value, str) else ():
+            if isinstance(lines, Damage):
+                raise ValueError(f"--{name}, {lines.position} of {value}: {lines.reason}")
+            for number, text in lines:
+                try:
+                    if (given := parse_line(text)) is None:
+                        raise ValueError(REASON)
+                    found.append(read(given))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"--{name}, line {number} of {value}: {error}") from None
+    except InputFileError as error:
+        raise ValueError(f"--{name} must be a readable file: {error}") from None
     if not found:
         raise ValueError(f"--{name} must have at least one line, got {value} with none")
     return tuple(found)

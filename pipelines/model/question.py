@@ -22,10 +22,9 @@ from privstream.pipelines.model.base import (
     option,
 )
 
-PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
+TRANSFORMS = "privstream.transforms"
 METHOD = "method"
-EVENT = "event"
-"""The unit of privacy of one event, no matter whose it is."""
+EVENT = "event"  # the unit of privacy of one event, no matter whose it is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +115,6 @@ class Windows(Model):
     def __init__(self, window: Any = None, **given: Any) -> None:
         super().__init__(**({"window": window} if window is not None else {}) | given)
 
-    def over(self, other: Windows) -> Windows:
-        """Return these windows where they say something, and else others."""
-        return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
-
     def arguments(self, zone: str | None) -> dict[str, Any]:
         """Return arguments of a transform; what clocks have shown is by those of a zone."""
         moment = loaded("local_time.moment")
@@ -165,7 +160,8 @@ class Question(Model):
 
     def windows_in(self, windows: Windows) -> Windows:
         """Return its own windows where they say something, and else those of a run."""
-        return windows if self.windows is None else self.windows.over(windows)
+        own = self.windows or Windows()
+        return windows.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
 
     def arguments(self, windows: Windows, reading: Any = None, zone: str | None = None) -> dict[str, Any]:
         """Return the arguments of the transform, but for the budget and the noise.
@@ -194,9 +190,9 @@ class Question(Model):
         return made if unbounded else made.over_files()
 
 
-def loaded(named: Any) -> Any:
-    """Import what a path in `privstream.pipelines` names; what is no path is there already."""
-    return resolve(f"{PIPELINES}.{named}") if isinstance(named, str) else named
+def loaded(path: str) -> Any:
+    """Import what a path in `privstream.pipelines` names."""
+    return resolve(f"privstream.pipelines.{path}")
 
 
 def resolve(path: str) -> Any:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.mechanisms.views.counts import Dropped
-from privstream.pipelines.model.data import FORMS, Data
-from privstream.pipelines.model.monitor import Monitor
+from privstream.pipelines.model.monitor import FORMS, Data, Monitor
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.show import words
 from privstream.pipelines.sinks.row_files import COMPLETE, read_plain, sort_table, with_item_columns, write_row_file
@@ -26,7 +25,7 @@ from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters
 
 if TYPE_CHECKING:
-    from privstream.pipelines.sinks.destination import Destination
+    from privstream.pipelines.sinks.writers import Destination
 
 READ = "Read"
 """What stages are called that read for all questions."""

@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import ARRIVAL, END
-from privstream.pipelines.model.data import Data
+from privstream.pipelines.model.monitor import Data
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places

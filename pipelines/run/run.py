@@ -30,7 +30,6 @@ from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
-from privstream.pipelines.sinks.destination import SENT
 from privstream.pipelines.sinks.row_files import (
     ITEM_FIELDS,
     PARTIAL,
@@ -43,6 +42,7 @@ from privstream.pipelines.sinks.row_files import (
     write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
+from privstream.pipelines.sinks.writers import SENT
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import gap, is_quiet, say

@@ -130,10 +130,7 @@ def write_json(path: str, value: Any) -> None:
 def fingerprint(path: str) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
     with opened(path) as stream:
-        found = hashlib.sha256()
-        while data := stream.read(1 << 20):
-            found.update(data)
-    return found.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
@@ -175,7 +172,6 @@ def move_file(partial: str, path: str) -> None:
 
 CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
-
 ITEM_FIELDS = ("item", "category")  # the fields of rows that have an item
 TAKEN = ("run_id", "row_key")  # columns that destinations add
 
@@ -338,11 +334,11 @@ def read_plain(path: str, row_type: Any) -> pa.Table:
 def read_row_file(path: str, row_type: Any) -> list[Any]:
     """Return the rows of a file, whose times are those of Beam."""
     table, times = read_plain(path, row_type), cache(timestamp)  # the same ones come again and again
-    columns = (table[name].to_pylist() for name in table.column_names)
-    kinds = shape_of(row_type).fields.values()
-    return [
-        *map(row_type, *(map(times, each) if kind is Time else each for kind, each in zip(kinds, columns, strict=True)))
-    ]
+    columns = (
+        map(times, table[name].to_pylist()) if kind is Time else table[name].to_pylist()
+        for name, kind in shape_of(row_type).fields.items()
+    )
+    return [*map(row_type, *columns)]
 
 
 def read_rows(option: str, path: str, row_type: Any) -> pa.Table:

@@ -26,7 +26,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = 1_000
 DIGITS = 12  # so many digits of a number are written as text: what binary fractions add is left out
 MOST_ROWS = 5_000_000  # rows that are read from a file at once: a small compressed file may have any number
-COMMA, SEMICOLON = ",", ";"
+COMMA = ","
 
 MOMENT = pa.timestamp("us", "UTC")
 ARROW_TYPES: dict[type, pa.DataType] = {
@@ -36,7 +36,6 @@ ARROW_TYPES: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     Time: MOMENT,
 }
-
 MOMENT_OF_AVRO = {"type": "long", "logicalType": "timestamp-micros"}
 AVRO_TYPES: dict[Any, Any] = {pa.string(): "string", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean"}
 
@@ -52,12 +51,12 @@ class Layout:
     @classmethod
     def of(cls, zone: str | None, delimiter: str | None, decimal: str | None) -> Layout:
         """Return the layout of options, as far as they are given; a decimal comma alone means semicolons."""
-        alone = SEMICOLON if decimal == COMMA else COMMA
-        return cls(zone or "UTC", delimiter or alone, decimal or ".")
+        return cls(zone or "UTC", delimiter or (";" if decimal == COMMA else COMMA), decimal or ".")
 
     def time(self, micros: int) -> str:
         """Write a time with its distance from UTC."""
-        return iso_8601(micros) if self.zone == "UTC" else Clocks(self.zone).local(micros).isoformat()
+        local = Clocks(self.zone).local(micros).isoformat()
+        return local.replace("+00:00", "Z") if self.zone == "UTC" else local
 
     def cell(self, value: Any) -> str:
         """Write a text as it is or in quotes, no number as nothing, anything else as in JSON."""
@@ -71,11 +70,6 @@ class Layout:
 
 
 PLAIN = Layout()
-
-
-def iso_8601(micros: int) -> str:
-    """Write a time in UTC."""
-    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
 def plain_number(value: Any) -> Any:
@@ -151,8 +145,7 @@ def json_objects(table: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-SHEET_ROWS = 1_000_000  # rows of a sheet; more go into further ones
-LONGEST_CELL = 32_767
+SHEET_ROWS, LONGEST_CELL = 1_000_000, 32_767  # more rows go into further sheets
 HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 """What XML has no room for, and what looks like one that is written out."""
 
@@ -203,7 +196,7 @@ def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
         ValueError: there are too many rows; or the last line has no end: the file was cut short.
     """
     names: Iterable[str]
-    rows: Iterable[Iterable[Any]]
+    rows: Iterator[Any]
     if format == "parquet":
         file = pq.ParquetFile(stream)
         _check_number(file.metadata.num_rows)
@@ -213,8 +206,7 @@ def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
         reader: Any = fastavro.reader(stream)
         names, rows = [each["name"] for each in reader.writer_schema["fields"]], map(dict.values, reader)
     elif format == "xlsx":
-        cells = _rows_of(stream)
-        names, rows = next(cells), cells
+        names = next(rows := _rows_of(stream))
     else:
         data = stream.read()
         if not data.endswith(b"\n") and (data or format == "csv"):
@@ -226,8 +218,8 @@ def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
         else:
             text = data.decode()
             found = re.match(rf'"?{re.escape(first)}"?(.)', text)  # what follows the first name
-            lines = csv.reader(io.StringIO(text, newline=""), delimiter=found[1] if found else COMMA, strict=True)
-            names, rows = next(lines), lines
+            delimiter = found[1] if found else COMMA
+            names = next(rows := csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     some = [*islice(rows, MOST_ROWS + 1)]
     _check_number(len(some))
     return dict(zip(names, zip(*some, strict=True), strict=True)) if some else dict.fromkeys(names, ())

@@ -1,6 +1,6 @@
-"""Transforms that write rows: one file of a bounded run; of input without an end a file for each window.
+"""What writes rows: one file of a bounded run; of streaming input a file for each window, dead letters as they come.
 
-Dead letters of such input are written as they come.
+From files rows may be sent to a table, a topic or a web address, which may be away for a while.
 """
 
 from __future__ import annotations
@@ -8,6 +8,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,6 +19,7 @@ from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
+from urllib.parse import urlsplit
 
 import apache_beam as beam
 import pyarrow as pa
@@ -23,14 +28,15 @@ from apache_beam.pvalue import AsIter
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
+from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.locations import END, WINDOW_FORMATS
-from privstream.pipelines.sinks.destination import Destination, send_file
+from privstream.pipelines.locations import END
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
     output_format,
     plain_table,
+    read_table,
     shape_of,
     sort_table,
     whole_file,
@@ -38,12 +44,13 @@ from privstream.pipelines.sinks.row_files import (
     write_row_file,
     write_rows,
 )
-from privstream.pipelines.sinks.row_formats import EPOCH
-from privstream.pipelines.stores import join, scheme_of
+from privstream.pipelines.sinks.row_formats import EPOCH, json_objects
+from privstream.pipelines.stores import exists, join, scheme_of
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter
+from privstream.transforms.row_types import ENDED
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
 
@@ -80,6 +87,9 @@ class WriteRows(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, rows: Any) -> Any:
+        def encoded(rows: Iterable[Any], row_type: Any = self.row_type) -> tuple[bytes, bytes]:
+            return b"", to_stream(plain_table(row_type, rows))
+
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
         if not self.tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
@@ -87,13 +97,9 @@ class WriteRows(beam.PTransform[Any, Any]):
                 rows
                 | "Plain" >> beam.Map(tuple).with_output_types(Any)
                 | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
-                | "Encoded" >> beam.Map(_encoded, self.row_type).with_output_types(tuple[bytes, bytes])
+                | "Encoded" >> beam.Map(encoded).with_output_types(tuple[bytes, bytes])
             )
         return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
-
-
-def _encoded(rows: Iterable[Any], row_type: Any) -> tuple[bytes, bytes]:
-    return b"", to_stream(plain_table(row_type, rows))
 
 
 def _write(
@@ -141,8 +147,6 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         named = {name.removeprefix("-") for name in order}  # with all others equal rows give equal bytes
         self.order = (*order, *(name for name in shape_of(row_type).fields if name not in named))
         check_folder(folder, option)
-        if format not in WINDOW_FORMATS:
-            raise ValueError(f"--output_format must be one of {', '.join(WINDOW_FORMATS)}, got {format!r}")
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -167,14 +171,9 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         )
         return written
 
-    @override
-    def display_data(self) -> dict[str, Any]:
-        return {"folder": self.folder, "format": self.format}
-
 
 DISCARDING = AccumulationMode.DISCARDING
-WHENEVER = partial(beam.WindowInto, GlobalWindows(), accumulation_mode=DISCARDING)
-"""What goes on in one window, in which nothing is late."""
+WHENEVER = partial(beam.WindowInto, GlobalWindows(), accumulation_mode=DISCARDING)  # in which nothing is late
 
 
 def _by_window(row: Any, at: Any = beam.DoFn.TimestampParam) -> tuple[tuple[int, int], tuple[Any, ...]]:
@@ -226,13 +225,12 @@ def end_of(path: str) -> int:
 
 def check_folder(folder: str, option: str = "--output") -> None:
     """Check before a run that files can be written into a folder."""
-    if not folder:
-        raise ValueError(f"{option} must not be empty")
-    if scheme_of(folder) is None and not os.path.isdir(folder):
-        raise ValueError(f"{option} must be a folder that exists when the input is watched, got {folder}")
-    if scheme_of(folder) is None and os.path.exists(os.path.join(folder, END)):
-        raise ValueError(f"{option} must be a folder of a run that has not ended, but {folder} has a file {END}")
-    check_destination(join(folder, "file"), option)
+    if folder and scheme_of(folder) is None:
+        if not os.path.isdir(folder):
+            raise ValueError(f"{option} must be a folder that exists when the input is watched, got {folder}")
+        if os.path.exists(os.path.join(folder, END)):
+            raise ValueError(f"{option} must be a folder of a run that has not ended, but {folder} has a file {END}")
+    check_destination(folder and join(folder, "file"), option)
 
 
 LET_GO_SECONDS = 30  # so long a run that was ended, as by an upgrade, may take to let its folder go
@@ -268,14 +266,9 @@ def _locked(file: int) -> bool:
     """Tell whether an open folder is locked now, or cannot be."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
-
-
-SECONDS, MOST_LETTERS = 60, 5_000
 
 
 class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
@@ -288,27 +281,155 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
     Guard the folder like the input.
     """
 
-    def __init__(self, folder: str, *, seconds: float = SECONDS, most: int = MOST_LETTERS) -> None:
+    def __init__(self, folder: str, *, seconds: float = 60, most: int = 5000) -> None:
         super().__init__()
         self.folder, self.seconds, self.most = folder, seconds, most
         check_folder(folder, "--dead_letter")
 
     @override
     def expand(self, letters: Any) -> Any:
+        def line(letter: DeadLetter) -> tuple[bytes, bytes]:
+            return b"", json_text(letter._asdict()).encode() + b"\n"
+
         return (
             letters
-            | "Line" >> beam.Map(_line).with_output_types(tuple[bytes, bytes])
+            | "Line" >> beam.Map(line).with_output_types(tuple[bytes, bytes])
             | "Whenever" >> WHENEVER(trigger=AfterWatermark())
             | "Together" >> beam.GroupIntoBatches(self.most, self.seconds)
             | "Write files" >> beam.Map(_write_letters, self.folder)
         )
 
 
-def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
-    return b"", json_text(letter._asdict()).encode() + b"\n"
-
-
 def _write_letters(letters: tuple[bytes, Iterable[bytes]], folder: str) -> None:
     data = b"".join(sorted(letters[1]))
     digest, now = blake2b(data, digest_size=8).hexdigest(), int(time.time()) * MICROS
     write_once(join(folder, f"{moment(now)}_{digest}.jsonl"), data, owner_only=True)
+
+
+RUN = "run_id"
+SENT = "rows_sent"  # counter of rows sent, again those that are sent again
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+PATIENCE_SECONDS = 600.0  # a destination may be away; then the run fails, and goes on where it is started again
+ANSWER_SECONDS = 10.0
+TRY_AGAIN = (408, 425, 429)  # answers after which a request may be made again, beside those from 500
+
+
+class UnreachableError(Exception):
+    """A destination does not take rows: the message says which one and why, never with a password or a row."""
+
+
+class Destination(ABC):
+    """A table or a topic for the rows of one run.
+
+    A row is known by its key: the run id, and the fields that distinguish it from the other rows of the run. Rows are
+    sent from files that are written once, so that those which are sent again are the same.
+    """
+
+    def __init__(self, run_id: str, row_type: type, key: Sequence[str]) -> None:
+        self.run_id, self.row_type, self.patience = run_id, row_type, PATIENCE_SECONDS
+        shape = shape_of(row_type)
+        self.key = tuple(column for name in key for column in (shape.parts if name == shape.item else ()) or (name,))
+
+    @abstractmethod
+    def check(self, *, first: bool) -> None:
+        """Check before a run that rows can be sent; `first` if this run has never sent any."""
+
+    @abstractmethod
+    def send(self, rows: pa.Table) -> None:
+        """Send rows, all of them or none where that can be had.
+
+        Raises:
+            UnreachableError: not for so long; rows that are sent again afterwards are there once.
+        """
+
+    @abstractmethod
+    def name(self) -> str:
+        """Say where rows go, without secrets."""
+
+    def attempts(self) -> Iterator[None]:
+        """Yield before each attempt to reach it, after longer and longer pauses, while there is patience."""
+        pause, deadline = FIRST_PAUSE, time.monotonic() + self.patience
+        while True:
+            yield
+            if time.monotonic() > deadline:
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def keyed(self, rows: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield rows of a file as JSON says them, with their keys, each a JSON object; equal keys are equal texts.
+
+        Rows that nothing distinguishes are numbered.
+        """
+        seen: Counter[str] = Counter()
+        for values in json_objects(rows):
+            named = {RUN: self.run_id} | {name: values[name] for name in self.key}
+            seen[plain := json_text(named)] += 1
+            yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values
+
+
+def send_file(path: str, to: Sequence[Destination]) -> str:
+    """Send the rows of a file to one destination after the other, and return its path when they are there."""
+    rows = read_table(path, to[0].row_type)
+    for each in to:
+        each.send(rows)
+    counter(SENT).inc(rows.num_rows)
+    return path
+
+
+def has_alerts(row_type: Any) -> bool:
+    """Tell whether rows of a type are alerts."""
+    return "since" in row_type._fields and bool({"rule", "state"} & {*row_type._fields})
+
+
+class Webhook(Destination):
+    """Posts the public row with which an alert begins, as JSON, and no later row of the same alert.
+
+    An alert is known by its run, its rule or item, and since when it lasts. A file beside the rows marks what has been
+    posted; where a run ends between the answer and the mark, the header `Idempotency-Key` tells the receiver.
+
+    Args:
+        url: of `http://` or `https://`; it may be a secret, so only its host is ever told.
+    """
+
+    def __init__(self, url: str, run_id: str, row_type: type, key: Sequence[str], folder: str, question: str) -> None:
+        super().__init__(run_id, row_type, key)
+        self.url, self.folder, self.named = url, folder, {RUN: run_id, "name": question}
+
+    @override
+    def check(self, *, first: bool) -> None:
+        # Nothing is posted that is no alert.
+        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
+            raise ValueError("--notify must be of the form https://example.com/path")
+
+    @override
+    def name(self) -> str:
+        return f"{urlsplit(self.url).hostname} (alerts alone)"
+
+    @override
+    def send(self, rows: pa.Table) -> None:
+        for values in json_objects(rows):
+            if values.get("state", ALERT) != ALERT or values.get("status") == ENDED:
+                continue
+            about = {name: values[name] for name in self.key if name != "window_start"}
+            key = json_text(self.named | {"since": values["since"]} | about)
+            digest = blake2b(key.encode(), digest_size=16).hexdigest()
+            mark = join(self.folder, f"_notified_{digest}")
+            if not exists(mark):
+                self._post(digest, json_text(self.named | values).encode())
+                write_once(mark, b"")
+
+    def _post(self, digest: str, body: bytes) -> None:
+        headers, reason = {"Content-Type": "application/json", "Idempotency-Key": digest}, ""
+        for _ in self.attempts():
+            try:
+                request = urllib.request.Request(self.url, body, headers, method="POST")
+                with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
+                    return
+            except urllib.error.HTTPError as error:
+                reason = f"it answers {error.code}"
+                if error.code < 500 and error.code not in TRY_AGAIN:
+                    break
+            except OSError as error:
+                reason = str(getattr(error, "reason", "") or type(error).__name__)
+        raise UnreachableError(f"an alert could not be posted to {urlsplit(self.url).hostname}: {reason}")

@@ -25,7 +25,7 @@ NAMES_MAY_BE_DATA = b"names_may_be_data"
 
 @dataclass(frozen=True, kw_only=True)
 class FieldMapping:
-    """Names and rules by which a file's fields become events: the keys of `model.data.Data`, as a question reads them.
+    """Names and rules by which a file's fields become events: the keys of `Data`, as a question reads them.
 
     Attributes:
         user, item, time, value: names of fields; "" for none.

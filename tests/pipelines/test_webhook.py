@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
-from privstream.pipelines.sinks.destination import UnreachableError, Webhook
+from privstream.pipelines.sinks.writers import UnreachableError, Webhook
 from privstream.transforms.row_types import Alert, AlertState
 
 HOUR = 3600

@@ -10,7 +10,7 @@ from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import HeavyHitters
-from privstream.pipelines.sinks.destination import UnreachableError
+from privstream.pipelines.sinks.writers import UnreachableError
 from privstream.transforms.row_types import HeavyHitter
 
 pytest.importorskip("confluent_kafka")
