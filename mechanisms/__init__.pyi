@@ -3,15 +3,7 @@
 from .continual.cardinality import SetCardinality
 from .continual.histogram import HistogramQueries
 from .continual.predecessor import DynamicPredecessor, IncrementalPredecessor, Neighbours, PredecessorStep
-from .continual.queries import (
-    Histogram,
-    HistogramQuery,
-    MaxSum,
-    MinSum,
-    Monotone,
-    Quantile,
-    TopK,
-)
+from .continual.queries import Histogram, HistogramQuery, MaxSum, MinSum, Monotone, Quantile, TopK
 from .continual.ranges import RangeCounter, Updates
 from .keyed_counts.found_keys import FoundKeys
 from .keyed_counts.keyed_counts import KeyedCounts, KeyedRows, KeyedStep

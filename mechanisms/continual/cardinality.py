@@ -12,13 +12,7 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import (
-    DiscreteLaplace,
-    Geometric,
-    SymmetricNoise,
-    least_noise,
-    series_share,
-)
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise, least_noise, series_share
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee

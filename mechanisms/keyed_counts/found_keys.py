@@ -12,11 +12,7 @@ import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.keyed_counts.calibration import (
-    MOST_LISTED,
-    DiscoveryLaw,
-    calibrate_discovery,
-)
+from privstream.mechanisms.keyed_counts.calibration import MOST_LISTED, DiscoveryLaw, calibrate_discovery
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, KeyedRows, KeyedStep
 from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.noise.sources import NoiseSource, Words

@@ -191,8 +191,10 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _described(self) -> Any:
         kind, values = super()._described()
-        over = "start" if self.over == "start" else "window"  # sums shape no noise
-        return [kind, values | {"over": over}, [repr(noise.law) for noise in self.law.noises]]
+        values["over"] = "start" if self.over == "start" else "window"  # sums shape no noise
+        if any(getattr(noise, "combined", False) for noise in self.law.noises):
+            values["combined"] = True
+        return [kind, values, [repr(noise.law) for noise in self.law.noises]]
 
     @property
     def windows(self) -> int:

@@ -287,9 +287,7 @@ def laplace_tree(steps: int, scale: float, *, combined: bool = False) -> Complet
     base = best_arity(steps)
     height = len(plain_digits(base, steps))
     law = DiscreteLaplace(math.nextafter(height * scale, math.inf))
-    if (
-        _SCALES * law.scale * base * height * (base + 1) >= EXACT
-    ):  # else low bits of what is published were the true ones
+    if _SCALES * law.scale * 3 * base * height * (base + 1) >= EXACT:  # else low bits would be the true ones
         raise ValueError("sums of noise must be exact in floating point")
     return CompleteTreeNoise(steps, law, base, combined)
 

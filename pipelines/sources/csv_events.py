@@ -93,8 +93,12 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
 
 
 def check(path: str, form: TextForm = PLAIN) -> None:
-    """Refuse compressed text without its end, a quote that is not closed, and one that makes a record of several."""
-    if any([b'"' in piece for piece in read_pieces(path, form.encoding)]) and form.quote:
+    """Refuse text without its end, too long records, a quote that is not closed, one that makes a record of several."""
+    suspect, since = False, 0  # bytes since a line has ended
+    for piece in read_pieces(path, form.encoding):
+        since = len(piece) - 1 - piece.rindex(b"\n") if b"\n" in piece else since + len(piece)
+        suspect |= since > MAX_RECORD_BYTES // 2 or (form.quote and b'"' in piece)
+    if suspect:
         for _ in _blocks(path, form):
             pass
 

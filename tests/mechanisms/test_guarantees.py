@@ -8,9 +8,7 @@ import pkgutil
 import numpy as np
 import privstream.mechanisms
 import pytest
-from privstream.mechanisms import (
-    PrivacyGuarantee,
-)
+from privstream.mechanisms import PrivacyGuarantee
 from privstream.mechanisms.privacy.accounting import (
     ClockCurve,
     ComposedCurve,

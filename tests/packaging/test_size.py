@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (9_360, 59),
-    "transforms": (9_140, 50),
-    "pipelines": (15_130, 102),
-    "tests": (29_640, 209),
+    "mechanisms": (8_735, 43),
+    "transforms": (7_895, 33),
+    "pipelines": (13_540, 74),
+    "tests": (27_750, 199),
     "benchmarks": (1_690, 7),
     "deploy": (445, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 57_200
+WORDS = 56_850
 """Of all pages, *.md."""
 
-WALK = (219, 42)
+WALK = (204, 37)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {

@@ -6,11 +6,7 @@ import pyarrow as pa
 import pytest
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import (
-    TIMESTAMP_CREATE_TIME,
-    TIMESTAMP_LOG_APPEND_TIME,
-    TIMESTAMP_NOT_AVAILABLE,
-)
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 from privstream.pipelines import kafka
 from privstream.pipelines.kafka import AskKafka, Records, parse_records
 from privstream.pipelines.sources.fields import FieldMapping

@@ -11,11 +11,7 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
 from privstream.transforms.counts import contributions
-from privstream.transforms.counts.contributions import (
-    CLOCK,
-    CountContributions,
-    ReleaseDropped,
-)
+from privstream.transforms.counts.contributions import CLOCK, CountContributions, ReleaseDropped
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bounding import PARTS, parts_of_people

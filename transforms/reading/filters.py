@@ -185,7 +185,7 @@ class _Compiler:
             return value
         if not isinstance(value, int | float):
             self.refuse(node, "must be a number, a text in quotes, true or false")
-        if not math.isfinite(value) or (isinstance(value, int) and abs(value) > LARGEST):
+        if (isinstance(value, int) and abs(value) > LARGEST) or not math.isfinite(value):
             self.refuse(node, "numbers must be finite, and whole ones at most 2**53, for larger ones are not exact")
         return float(value)
 
