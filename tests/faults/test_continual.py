@@ -66,7 +66,7 @@ def test_t7_medians_of_receipts_are_held(tmp_path: Path) -> None:
     true = [np.quantile(week, 0.5, method="inverted_cdf") for week in prices]
     held = [float(row["lower"]) <= value <= float(row["upper"]) for row, value in zip(found, true, strict=True)]
     assert sum(held) >= 7
-    assert all(abs(float(row["value"]) / value - 1) < 0.08 for row, value in zip(found, true, strict=True))
+    assert all(abs(float(row["value"]) / value - 1) < 0.1 for row, value in zip(found, true, strict=True))
 
 
 def weekdays(present: list[int], day: str = "2024-01-01") -> list[tuple[str, ...]]:

@@ -105,7 +105,7 @@ def test_e7_of_events_the_mean_is_the_average_of_sql(run):
             for _, item, day, value in events
             if f"{item} 2030-01-{day + 1:02}" == f"{row['item']} {row['window_start'][:10]}"
         ]
-        assert float(row["mean"]) == pytest.approx(np.mean(values), abs=2 * float(row["mean_margin"]))
+        assert float(row["mean"]) == pytest.approx(np.mean(values), abs=4 * float(row["mean_margin"]))
 
 
 def test_t13_more_budget_never_finds_fewer(run):
