@@ -112,7 +112,7 @@ windows: {{window: 1h, start: 2024-01-01, end: 2024-01-01T04:00}}
 privacy: {{epsilon: 20, delta: 1e-6}}
 questions:
   sold: {{question: counts, max_contributions: 3}}
-  all: {{question: histogram, domain: {shop}/items}}
+  all: {{question: top-k, domain: {shop}/items, top: 2, max_contributions: 3}}
   prices: {{question: quantiles, value: cents, low: 1, high: 1000, max_contributions: 3}}
 account: {{key: {shop}/key}}
 """
