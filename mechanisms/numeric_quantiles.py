@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
@@ -26,7 +27,6 @@ from privstream.mechanisms.privacy.accounting import PureDp, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from scipy import special
-from scipy.optimize import isotonic_regression
 from typing_extensions import override
 
 SCALES = ("linear", "log")
@@ -308,7 +308,7 @@ class NumericQuantiles(Mechanism[int]):
         noisy = true + self.law.draw(source, source.bind(labels, true))
         counts, quantiles = self.tree.estimates(noisy), np.array(self.quantiles)
         lower, upper = self._intervals(counts)
-        below, total = isotonic_regression(np.cumsum(counts)).x, float(counts.sum())
+        below, total = scipy.optimize.isotonic_regression(np.cumsum(counts)).x, float(counts.sum())
         if total <= 0:  # nothing is known
             below, total = np.arange(1.0, self.resolution + 1), float(self.resolution)
         ranks = np.append(min(0.0, below[0]), below)  # whose last one is too large in the mean: noise adds up above

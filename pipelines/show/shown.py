@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -136,7 +137,7 @@ class Shown:
             ends = self._ends(name)
             columns[heading] = self._texts(name, *ends)
             if any(end is not None for each in ends for end in each):
-                columns[INTERVAL if name == self.number else f"{heading} interval"] = list(map(words.interval, *ends))
+                columns[INTERVAL if name == self.number else f"{heading} interval"] = list(map(interval, *ends))
         return columns
 
     def trends(self, most: int) -> tuple[str, list[str]]:
@@ -232,7 +233,7 @@ def _is_empty(column: pa.ChunkedArray) -> bool:
 def _text(value: Any, spread: float | None) -> str:
     """Write a value of a row."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return words.rounded(value, spread)
+        return rounded(value, spread)
     return "-" if value is None else {True: "yes", False: "no"}.get(value, str(value))
 
 
@@ -289,3 +290,25 @@ def limits_below(rows: Sequence[LimitShare], promise: Any, monitor: Any) -> Iter
         least = PLAIN * promise.number("accuracy", "noise_scale")
         needed = promise.number("parameters", "epsilon") * least / FEW
         yield Text(NOBODY.format(least=least, epsilon=f"{needed:.2g}"))
+
+
+def rounded(value: float, spread: float | None) -> str:
+    """Write a number without the digits that noise hides; where noise is not known, with four digits."""
+    if isinstance(value, int) or abs(value) >= 1000 or value == round(value):
+        digits = 0
+    elif spread is None:
+        return f"{value:.4g}"
+    else:
+        digits = 0 if spread >= 1 else min(6, 1 - math.floor(math.log10(max(spread, 1e-6))))
+    text = f"{value:,.{digits}f}"
+    return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
+
+
+def interval(lower: float | None, upper: float | None) -> str:
+    """Write an interval, or a lower bound where limits drop much of the number."""
+    if lower is None:
+        return "-" if upper is None else f"{rounded(upper, None)} or less"
+    if upper is None:
+        return f"{lower:,.0f} or more"
+    spread = (upper - lower) / 4
+    return f"{rounded(lower, spread)} to {rounded(upper, spread)}"

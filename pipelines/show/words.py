@@ -413,28 +413,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.2g}"
 
 
-def rounded(value: float, spread: float | None) -> str:
-    """Write a number without the digits that noise hides; where noise is not known, with four digits."""
-    if isinstance(value, int) or abs(value) >= 1000 or value == round(value):
-        digits = 0
-    elif spread is None:
-        return f"{value:.4g}"
-    else:
-        digits = 0 if spread >= 1 else min(6, 1 - math.floor(math.log10(max(spread, 1e-6))))
-    text = f"{value:,.{digits}f}"
-    return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
-
-
-def interval(lower: float | None, upper: float | None) -> str:
-    """Write an interval, or a lower bound where limits drop much of the number."""
-    if lower is None:
-        return "-" if upper is None else f"{rounded(upper, None)} or less"
-    if upper is None:
-        return f"{lower:,.0f} or more"
-    spread = (upper - lower) / 4
-    return f"{rounded(lower, spread)} to {rounded(upper, spread)}"
-
-
 CALENDAR = re.compile(r"(\d+) ?([a-z]+?)s?(?: |$)")
 """How a length by the calendar is written."""
 

@@ -11,7 +11,7 @@ from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.report.result import regime_in_words
-from privstream.pipelines.show import words
+from privstream.pipelines.show import shown, words
 from privstream.pipelines.show.words import Asked, Budget, summary
 
 WEEK = 7 * 86_400.0
@@ -130,9 +130,9 @@ EVENTS = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0)
 
 
 def test_numbers_have_no_digits_that_noise_hides() -> None:
-    assert words.rounded(0.12344, 0.011) == "0.123" and words.rounded(335_300.1, 0.3) == "335,300"
-    assert words.rounded(-0.4, 1.0) == "0" and words.rounded(-7.4, 1.0) == "-7" and words.rounded(-0.0, None) == "0"
-    assert words.interval(728.3, None) == "728 or more" and words.interval(715.2, 803.1) == "715 to 803"
+    assert shown.rounded(0.12344, 0.011) == "0.123" and shown.rounded(335_300.1, 0.3) == "335,300"
+    assert shown.rounded(-0.4, 1.0) == "0" and shown.rounded(-7.4, 1.0) == "-7" and shown.rounded(-0.0, None) == "0"
+    assert shown.interval(728.3, None) == "728 or more" and shown.interval(715.2, 803.1) == "715 to 803"
 
 
 def test_a_result_is_explained_by_its_guarantee_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ quantiles, ranges and nearest points.
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,9 +112,9 @@ class RunningTransform(PeopleTransform):
         """Return what the mechanism is given: counts, int64, of what is listed."""
         return add_counts(batches, len(self.domain))
 
+    @abstractmethod
     def rows(self, state: Any, found: Any) -> Iterable[tuple[Any, ...]]:
         """Return the fields of rows, given what the mechanism has released, and its state after that."""
-        raise NotImplementedError
 
     @override
     def _splitter(self, **given: Any) -> beam.DoFn:
