@@ -313,7 +313,7 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["start", "options", "suspend", "cancel", "stop"])
-    parser.add_argument("job", nargs="?", help="the job's id; may be left out if only one has not ended")
+    parser.add_argument("job", nargs="?", help="the job's id; needed only if several have not ended")
     parser.add_argument("--run", type=Path, default=CACHE / "cluster", help="run folder (%(default)s)")
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="of each task manager")

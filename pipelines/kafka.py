@@ -1,4 +1,4 @@
-"""Topics of Kafka, as input without an end and as a destination of rows; needs the extra `kafka`."""
+"""Topics of Kafka, as streaming input and as a destination of rows; needs the extra `kafka`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, of_period
 from typing_extensions import Unpack
 
-USUAL_CONTRIBUTIONS = 100  # of a person, where nobody says how many
+USUAL_CONTRIBUTIONS = 100  # per person, by default
 MOST_CONTRIBUTIONS = 65_535
 DOMAIN = "domain"
 PUBLIC = ("all arguments but the noise", "the number of windows")
@@ -137,17 +137,17 @@ class Parameters:
     @property
     @abstractmethod
     def promise(self) -> PrivacyGuarantee:
-        """What is promised by a run in which nothing starts afresh."""
+        """What is promised by a run that is one budget period."""
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """What is promised: over the whole run, or to what a person does until all starts afresh."""
+        """What is promised: over the whole run, or in each budget period."""
         steps: Steps | None = getattr(self, "steps", None)  # queries about one data set have no windows
         return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
 
     @property
     def person_limits(self) -> tuple[Limit, ...]:
-        """What limits of a person may drop something."""
+        """What limits per person may drop something."""
         return ()
 
     @property
@@ -314,6 +314,6 @@ def within(found: PrivacyGuarantee, limits: Iterable[Limit], *more: str, hashed:
 def limits_of(
     *, run: int | None = None, window: int | None = None, thing: str = "item", whole: str = ""
 ) -> tuple[Limit, ...]:
-    """Return the two limits of a person, of so many things; None for no limit. `whole` as `thing`, in the run."""
+    """Return the two limits per person; None for no limit. `whole` as `thing`, in the run."""
     found = (("max_contributions", run, whole or thing, RUN), ("max_per_window", window, thing, WINDOW))
     return tuple(Limit(option, most, what, where) for option, most, what, where in found if most is not None)

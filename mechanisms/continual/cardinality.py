@@ -94,7 +94,7 @@ class GapChanges:
         return Geometric((1 + 1e-12) / (self.epsilon * (1 - self._tests_share)))
 
     def mu(self, number: int) -> Geometric:
-        """The noise of a test after so many hits."""
+        """The noise of a test after a number of hits."""
         return Geometric((1 + 1e-12) / (self.epsilon * self._tests_share * self._share(number)))
 
     @property
@@ -103,7 +103,7 @@ class GapChanges:
         return max(0.0, math.ceil(self.tau.scale * self._tau_log) - 1)
 
     def mu_bound(self, step: int, number: int) -> float:
-        """Return what no mu exceeds at a step after so many hits."""
+        """Return what no mu exceeds at a step after a number of hits."""
         return max(0.0, math.ceil(self.mu(number).scale * self._test_log(step)) - 1)
 
     def middle(self, step: int, number: int) -> int:
@@ -143,7 +143,7 @@ class GapChanges:
         return replace(state, shown=shown, round=done + 1, exhausted=done + 1 == self.rounds)
 
     def bound(self, step: int, number: int) -> int:
-        """Return the error bound after so many hits; what is true before the last hit stays true after it."""
+        """Return the error bound after a number of hits; what is true before the last hit stays true after it."""
         last = number if self.rounds is None else min(number, self.rounds - 1)
         return math.ceil(min(self.threshold(step, last) + self.tau_bound, _LARGEST_BOUND))
 

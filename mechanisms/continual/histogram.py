@@ -91,7 +91,7 @@ class AnchoredPartition:
         return (0.5 / self.intervals if number <= self.intervals else 0.0) + 0.5 * series_share(number)
 
     def anchor_bound(self, interval: int) -> int:
-        """Return what is the error of the sums published after so many intervals, at most: of each set of sums."""
+        """Return the largest error of the sums published after a number of intervals, of each set of sums."""
         tail = _SUMS * self.beta * self._share(interval) / (2 * self.columns) if interval else 0.0
         return self.noise.tail_bound(interval, tail) if interval else 0
 
@@ -270,7 +270,7 @@ class HistogramQueries(Mechanism[HistogramState]):
     threshold; flags stay up. In mode "paper" that is AboveThreshold in many dimensions.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in it. Rows have entries 0
+        Unit: one row over the whole run, or one person with at most `rows_per_unit` rows in it. Rows have entries 0
         or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Public: all fields, the
         number of steps. Inputs may depend on all answers. A query of the caller's (`Monotone`) must keep its promises.
 

@@ -38,7 +38,7 @@ class Bounds:
     contributions: int  # of one person in all; since the start each to another key
     largest: int | None  # value of a contribution to a sum, or None without sums
     min_people: int | None  # that a key must have; None if the list of keys is public
-    listed: int = 0  # keys of a person on a list of different people; 0 without one
+    listed: int = 0  # keys per person on the list of different people; 0 without one
     dropped: bool = False  # whether the share of contributions that limits drop is released
 
     @property
@@ -155,7 +155,7 @@ LENGTHS = (1, 4, 16, 64)
 """Windows of blocks."""
 
 MOST_LISTED = 32
-"""Keys of a person on the list of different people."""
+"""Keys per person on the list of different people."""
 
 _EARLY = 0.1  # of its budget that each reading but the last has
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
@@ -176,7 +176,7 @@ class Scale:
         return step >= self.windows and step % self.stride == 0
 
     def people(self, lasting: int, margin: float = 0.0) -> float:
-        """Return how many people an item needs in each of so many windows, wherever they lie, for an even chance.
+        """Return how many people an item needs in each of a number of windows, wherever they lie, for an even chance.
 
         `margin`: for a better one, how low the noise of a window may be with this probability.
         """

@@ -1,4 +1,4 @@
-"""Which share of all contributions the limits of a person drop: three noisy numbers of a run, and an interval."""
+"""Which share of all contributions the limits per person drop: three noisy numbers of a run, and an interval."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DroppedShare:
     true number.
     """
 
-    limit: int  # contributions that count of a person in the run, at most
+    limit: int  # contributions per person that count in the run, at most
     shift: float  # that a person may cause, in standard deviations of all numbers of all readings together, > 0
     largest: int | None = None  # contributions that a person can have, by public parameters, if they say so
     readings: int = 1  # how often the numbers are released, each time of all that came until then
@@ -66,13 +66,13 @@ class DroppedShare:
 
     @cached_property
     def knots(self) -> Integers:
-        """Dropped contributions of a person at each knot, increasing, int64 (knots,)."""
+        """Dropped contributions per person at each knot, increasing, int64 (knots,)."""
         all_of = np.array(KNOTS, np.int64) * self.limit
         return all_of if self.largest is None else np.unique(np.minimum(all_of, self.largest - self.limit))
 
     @property
     def clip(self) -> int:
-        """What is counted as dropped of a person, at most."""
+        """What is counted as dropped per person, at most."""
         return int(self.knots[-1])
 
     @cached_property
@@ -113,7 +113,7 @@ class DroppedShare:
         return noisy
 
     def share(self, noisy: Integers, readings: int = 1) -> Share | None:
-        """Return the share, from what so many readings released: the sum of the last ones of all periods.
+        """Return the share, from what a number of readings released: the sum of the last ones of all periods.
 
         None where noise hides it. People at knots above the last one where there surely are any do not count; the upper
         end of the interval allows for those whom noise may hide at the next one, or at all of them if there are none

@@ -79,7 +79,7 @@ class FoundKeys(KeyedCounts):
         have been published. On the list of people a person counts for at most 32 keys, once for each.
 
     Accuracy:
-        As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
+        As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of a number of windows to be
         found in them, or soon after, with an even chance.
 
     Attributes: those of `KeyedCounts`, but that `over` is not "start", and without `min_people` people in one window a
@@ -142,13 +142,13 @@ class FoundKeys(KeyedCounts):
     @property
     @override
     def accuracy(self) -> Accuracy:
-        # Also `likely_in_n`: people in each of so many windows, one or all, with whom a key is found with 95%.
+        # Also `likely_in_n`: people in each of n windows, one or all, with whom a key is found with 95%.
         found = super().accuracy
         likely = {f"likely_in_{windows}": round(self.people_needed(windows, 0.95)) for windows in {1, self.horizon}}
         return replace(found, numbers={**found.numbers, **likely})
 
     def people_needed(self, windows: int, probability: float = 0.5) -> float:
-        """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
+        """Return how many people a key needs in each of a number of windows to be found with a probability.
 
         It is found in these windows, wherever they lie, or soon after: by a block that holds most of them, the best
         single one, with normal noise.
@@ -181,7 +181,7 @@ class FoundKeys(KeyedCounts):
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError: a step was left out, or sums are beyond their limits.
+            ValueError: a step is missing, or sums are beyond their limits.
         """
         values = self._checked(state, given)
         if given.step != state.step + 1:

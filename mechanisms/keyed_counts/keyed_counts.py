@@ -100,7 +100,7 @@ class KeyedState:
     memory: Floats  # (rows, keys): what the noise remembers
 
     def grown(self, number: int) -> KeyedState:
-        """Return a copy with room for so many keys, or as many as there are."""
+        """Return a copy with room for a number of keys, or as many as there are."""
         more = max(0, number - len(self.counted))
         return KeyedState(
             self.step,
@@ -255,7 +255,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         if self.bounds.listed:
             found.append(f"On the list of different people a person has at most {self.bounds.listed:,} items in all.")
         if self.dropped:
-            found.append(f"At most {KNOTS[-1] * self.contributions:,} contributions of a person count as dropped.")
+            found.append(f"At most {KNOTS[-1] * self.contributions:,} contributions per person count as dropped.")
         if self.max_value is not None:
             found.append(f"The value of a contribution is an integer from 0 to {self.max_value:,}.")
         if self.min_people > 1:

@@ -444,7 +444,7 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
 
 
 def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int, int]], log_beta: float) -> int:
-    """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, times a weight.
+    """Return z that |sum| exceeds with probability at most e^log_beta, for noises of each law, times a weight.
 
     All are of one kind. Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma
     each (Canonne, Kamath, Steinke 2020, Corollary 17).

@@ -38,7 +38,7 @@ ITEMS_HASHED = (
 )
 """Where items that are not on a list are published by their hashes."""
 CONTRIBUTIONS_HASHED = (
-    "So are pairs of a person and an item: with p of them in all, add p / 2^64 for each one of a person."
+    "So are pairs of a person and an item: with p of them in all, add p / 2^64 for each one of that person."
 )
 """Where a hash tells a person's second contribution to an item from the first."""
 
@@ -100,7 +100,7 @@ class PrivacyGuarantee:
         return " ".join([*sentences, *self.caveats])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the guarantee as plain values for JSON, the unit in words too; the curve is left out."""
+        """Return the guarantee as plain values for JSON, the unit in words too; without the curve."""
         return {
             "unit": str(self.unit),
             "privacy_unit": self.unit.to_dict(),

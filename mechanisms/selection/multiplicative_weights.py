@@ -74,7 +74,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         earlier answers. The data must be the same in all steps. Public: the parameters, the queries and their number.
 
     Accuracy:
-        Over so many queries, with probability 1 - beta, all answers are within `accuracy(queries, beta)` of the truth;
+        With probability 1 - beta, all answers are within `accuracy(queries, beta)` of the truth;
         and, if there are exactly `records` records and at least `records_needed(queries, beta)` of them, the run does
         not halt before all these queries are answered.
 
@@ -146,11 +146,11 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         return self.tests.curve
 
     def accuracy(self, queries: int, beta: float) -> float:
-        """Return the error of the class docstring for so many queries, as a number of records."""
+        """Return the error of the class docstring for a number of queries, as a number of records."""
         return self.alpha * self.records + self._test_error(queries, beta)
 
     def records_needed(self, queries: int, beta: float) -> int:
-        """Return from how many records on the run answers so many queries with probability 1 - beta.
+        """Return from how many records on the run answers a number of queries with probability 1 - beta.
 
         Any number is enough if there are no more queries than answers that may be measured.
         """

@@ -184,7 +184,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Public: the parameters, the thresholds and the number of queries.
 
     Accuracy:
-        Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha, each miss
+        Over all these queries, with probability 1 - beta, each hit has value >= threshold - alpha, each miss
         value <= threshold + alpha, and each published value is off by alpha at most: `accuracy(queries, beta)`.
 
     Example:
@@ -302,7 +302,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         return (self.max_hits - 1) * self._price + 1
 
     def accuracy(self, queries: int, beta: float) -> float:
-        """Return the alpha of the class docstring for so many queries."""
+        """Return the alpha of the class docstring for a number of queries."""
         checks.integer("queries", queries, minimum=1)
         if self.publish == GAPS:
             return self._gap_accuracy(queries, checks.probability("beta", beta) / 4)
@@ -440,7 +440,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
 @functools.lru_cache(maxsize=1024)
 def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> float:
-    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale."""
+    """Return the least scale with which these hits are (epsilon, delta)-DP together, each by `changes` / scale."""
     pure = changes * max_hits / epsilon
     if delta == 0:
         return pure

@@ -114,7 +114,7 @@ class NoisyTopK(QueryMechanism):
         return Geometric(self.noise_scale)
 
     def accuracy(self, queries: int, beta: float) -> float:
-        """Return the alpha of the class docstring for so many queries."""
+        """Return the alpha of the class docstring for a number of queries."""
         contestants = checks.integer("queries", queries, minimum=1) + (self.threshold is not None)
         return float(self.law.tail_quantile(checks.probability("beta", beta) / contestants))
 

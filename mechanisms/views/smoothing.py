@@ -12,7 +12,7 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.views.tables import NORMAL, meaningful, with_columns
 
 LOOKBACK = 64
-"""Windows from which numbers of a run without an end are smoothed."""
+"""Windows from which numbers of a streaming run are smoothed."""
 
 DAY = 86_400 * 1_000_000
 WEEK = 7 * DAY

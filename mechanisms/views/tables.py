@@ -15,7 +15,7 @@ NORMAL = 1.959963984540054
 """As far reach 95% of a normal law to either side, in standard deviations."""
 
 FINER = 10.0
-"""So many times finer than the standard deviation that an interval stands for are its digits, at least."""
+"""How many times finer than the standard deviation that an interval stands for its digits are, at least."""
 
 FINEST, COARSEST = -9, 15
 _SLACK = 1e-6  # of a digit: what binary fractions add to a number that is rounded already

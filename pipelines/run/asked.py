@@ -90,7 +90,7 @@ class Asked:
         return found if isinstance(found, CountsParameters) else None
 
     def limits(self, counted: Counters) -> dict[str, Any]:
-        """Return what the guarantee file says of the limits of a person, once a run has released it; else nothing."""
+        """Return what the guarantee file says of the limits per person, once a run has released it; else nothing."""
         found = None if self.counts is None else self.counts.limits(self.counters(counted))
         return {} if found is None else {"limits": found}
 

@@ -75,7 +75,7 @@ LETTERS = "\0dead letters"
 """What is sent under this name, which no question has, are dead letters."""
 
 AT_ONCE = 1024
-"""So many elements are written together."""
+"""Elements that are written together."""
 
 Place = tuple[str, int]
 """What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
@@ -155,7 +155,7 @@ class Share:
     processes: int
     letters: bool  # whether dead letters are wanted
     number: int = 0  # of this process, from 0 on
-    segment: int = 0  # its number; questions that share no such segment are left out
+    segment: int = 0  # its number; questions that share no such segment are skipped
     parts: Sequence[EventFile] = ()  # what is read in the first segment
     received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)  # from the segment before, by question
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -46,7 +46,7 @@ class Places:
         self.whole = "" if single else join(folder, GUARANTEE)  # the guarantee of all questions of a monitor
 
     def rows(self, name: str) -> str:
-        """Return the file of a question or a view; of input without an end, the folder."""
+        """Return the file of a question or a view; of streaming input, the folder."""
         if self.monitor.single:
             return self.folder
         return join(self.folder, name if self.unbounded else f"{name}.{self.format}")

@@ -1,4 +1,4 @@
-"""Views of input without an end: the rows of each window when it is over, from files that questions have published."""
+"""Views of streaming input: the rows of each window when it is over, from files that questions have published."""
 
 from __future__ import annotations
 

@@ -379,7 +379,7 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
 
 
 def _limit(in_run: int | None, in_window: int | None) -> str:
-    """Write the two limits of a person."""
+    """Write the two limits per person."""
     run = "" if in_run is None else f"{in_run:,} contribution{'s' * (in_run != 1)} per person"
     window = "" if in_window is None else f"{in_window:,} per {'' if run else 'person and '}window"
     return ", ".join(filter(None, (run, window)))
@@ -471,7 +471,7 @@ def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",), unit: s
 
 
 def windows_in_words(count: int, window: Any) -> str:
-    """Return so many windows in words.
+    """Return a number of windows in words.
 
     >>> windows_in_words(13, 604_800.0), windows_in_words(8, 21_600), windows_in_words(1, "1 month")
     ('13 weeks', '8 windows of 6 hours', '1 month')

@@ -24,7 +24,7 @@ from privstream.transforms.row_types import Time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = 1_000
-DIGITS = 12  # so many digits of a number are written as text: what binary fractions add is left out
+DIGITS = 12  # of a number as text: what binary fractions add is dropped
 MOST_ROWS = 5_000_000  # rows that are read from a file at once: a small compressed file may have any number
 COMMA = ","
 

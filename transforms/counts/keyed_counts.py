@@ -260,7 +260,7 @@ class CountsParameters(Parameters):
 
     @property
     def bound(self) -> Bound | None:
-        """How many contributions of a person count; None where events are counted."""
+        """How many contributions per person count; None where events are counted."""
         if not self._by_person:
             return None
         made = self.mechanism
@@ -279,7 +279,7 @@ class CountsParameters(Parameters):
         return made and replace(made, readings=len(self.shares_read))
 
     def limits(self, counters: Mapping[str, int]) -> dict[str, Any] | None:
-        """Return what a run says of the limits of a person, from what it has released; None where there are none.
+        """Return what a run says of the limits per person, from what it has released; None where there are none.
 
         Privacy: post-processing.
         """

@@ -270,7 +270,7 @@ def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.
 
 
 PARTS = 64
-"""Into so many parts people are parted, by the first bits of their hashes; also stands for all of them."""
+"""Parts of people, by the first bits of their hashes; also stands for all of them."""
 
 PART_ROWS = 1 << 17
 """Rows of what people have in a window, from which on they are parted."""

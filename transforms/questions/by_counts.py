@@ -146,9 +146,9 @@ class TopKParameters(CountedParameters):
         arguments but `noise`.
 
     Accuracy:
-        By counts, that of `KeyedCounts`. By "gaps", in each window, with probability 95%, no item that is left out
-        belongs to over `selection_error` more people than one that is published. Items on top are more often too high
-        than too low.
+        By counts, that of `KeyedCounts`. By "gaps", in each window, with probability 95%, no item that is not published
+        belongs to over `selection_error` more people than one that is. Items on top are more often too high than too
+        low.
 
     Source: docs/proofs/keyed_counts.md; for "gaps" Ding et al., Free gap estimates (2022), Algorithm 3,
     docs/proofs/top_k_windows.md.
@@ -222,7 +222,7 @@ class TopKParameters(CountedParameters):
         return Accuracy(
             error=error,
             failure_probability=OUTSIDE,
-            claim=f"With probability {1 - OUTSIDE:g}, no item that is left out of a window belongs to over "
+            claim=f"With probability {1 - OUTSIDE:g}, no item that is not published in a window belongs to over "
             f"{error:,.0f} more people than an item that is published.",
             numbers={"selection_error": error, "stddev": self.mechanism.estimate_variance**0.5},
             limits=self.person_limits,

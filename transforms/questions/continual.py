@@ -125,7 +125,7 @@ class HistogramParameters(CategoryParameters):
     `privstream histogram --help`.
 
     Privacy:
-        Unit: one event; nothing is promised to a person who has many. Neighbours: one added or removed. (epsilon,
+        Unit: one event; nothing is promised to a person with many. Neighbours: one added or removed. (epsilon,
         delta): `guarantee`. Enforced: an event counts for one category. Public: all arguments but `noise`.
 
     Accuracy:

@@ -108,7 +108,7 @@ class Spelling:
 
     Attributes:
         null: texts that stand for no value, beside the empty one.
-        trim: whether white space around text is left out.
+        trim: whether white space around text is dropped.
         normalize: whether Unicode is composed (NFC), so that an accent within a letter and one behind it are the same.
         fold_case: whether items are the same in large and small letters.
     """

@@ -115,7 +115,7 @@ LONGEST_RECORD = 1 << 12
 class DeadLetter(NamedTuple):
     """A record that could not be used, and why.
 
-    *Privacy*: `record` contains data of a person. Dead letters belong in a file that is guarded like the input itself;
+    *Privacy*: `record` contains personal data. Dead letters belong in a file that is guarded like the input itself;
     they are under no privacy guarantee, and neither logs nor metrics may quote them.
 
     Attributes:
