@@ -1,11 +1,14 @@
 """Bad parameters are refused when the transform is made; bad events have a defined outcome, told without values."""
 
 import logging
+import resource
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 import pytest
 import runner_harness
+import slow_reference
 from apache_beam.utils.timestamp import Timestamp
 from examples import ONE_OF_EACH, example
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -39,6 +42,29 @@ def test_times_before_the_run_are_counted_and_impossible_ones_are_set_aside():
     (reason,) = {letter.reason for letter in results.elements("dead")}
     assert reason == "time must be between 1970-01-01 and 2200-01-01"
     assert len(results.elements("dead")) == len(impossible)
+
+
+@pytest.mark.slow
+def test_two_million_events_of_one_person_in_one_window():
+    made, noise = transform("plain"), np.random.default_rng(0)
+    crowd = [(f"u{i}", "x", START * SECOND + 9_999_999) for i in range(60)]
+
+    def batch(_):
+        times = START * SECOND + noise.integers(0, 9_000_000, 50_000)
+        items = pa.array([f"i{i}" for i in range(100)]).take(pa.array(noise.integers(0, 100, 50_000)))
+        times = pa.array(times, pa.timestamp("us"))
+        return pa.record_batch({"user": pa.repeat("glutton", 50_000), "item": items, "time": times})
+
+    def build(pipeline):
+        others = pipeline | "Crowd" >> beam.Create([at(*event) for event in crowd])
+        return (pipeline | beam.Create(range(40)) | beam.Map(batch), others) | beam.Flatten() | made
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    results = runner_harness.run("fn_api", build)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    (found,) = results.elements()
+    assert found.item == slow_reference.heavy_hitters(made, crowd)[0].item
+    assert results.counters["privstream:events"] == 2_000_060 and grown < 2**30
 
 
 PRIVATE = [
