@@ -12,7 +12,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.tables import meaningful
 from privstream.transforms import Domain
-from privstream.transforms.batches import CountBatch, decode, from_stream
+from privstream.transforms.batches import CountBatch, from_stream
 from privstream.transforms.counts.transform import KeyedCounts, rows_of
 from privstream.transforms.row_types import KeyCount
 from privstream.transforms.timing.clock import STEP
@@ -256,7 +256,7 @@ def exact(chain):
     """Return what was counted before noise: (step, item) -> (contributions, people who are new)."""
     found = {}
     for _, record in chain.counted:
-        (step,), batch = STEP.unpack_from(record), decode(CountBatch, record[STEP.size :])
+        (step,), batch = STEP.unpack_from(record), CountBatch.read([record[STEP.size :]])
         people = batch.counts if batch.new is None else batch.new
         for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
             name = (chain.made.domain or batch.names)[item]

@@ -26,10 +26,8 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
-    decode,
     encode,
     from_stream,
-    shard_key,
     string_buffers,
     to_stream,
 )
@@ -128,12 +126,12 @@ class PublishCounts(StepFn, state="publish_counts"):
         return KnownKeys(self.mechanism.restore(found["counts"]), found["keys"], texts)
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
+    def decode(self, segments: list[bytes]) -> KnownKeys:
         """Restore the state, and count again what came since."""
-        state: KnownKeys = super().decode(key, segments[:1])
+        state: KnownKeys = super().decode(segments)
         for segment in segments[1:]:
             (step,) = STEP.unpack_from(segment)
-            state, _ = self._counted(step, decode(CountBatch, segment[STEP.size :]), state)
+            state, _ = self._counted(step, CountBatch.read([segment[STEP.size :]]), state)
         return state
 
     @override
@@ -175,7 +173,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
             listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
         )
-        counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys))
+        counts, found = mechanism.step(state.counts, given, RowNoise(self.steps.renewed(self.noise, step), keys))
         texts, fresh = state.texts, keys[len(state.keys) :]
         if len(fresh) and self.domain is None:
             texts = pa.concat_arrays([texts, counted.names.texts(fresh)])
@@ -243,7 +241,7 @@ class ShowCounts(StepFn, state="show_counts"):
         return pack("shown counts", 1, {"step": step, "released": to_stream(released), "shown": made})
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Seen:
+    def decode(self, segments: list[bytes]) -> Seen:
         released, shown = dict[int, pa.Table](), None
         for segment in segments:
             found: dict[str, Any] = unpack("shown counts", 1, segment)
@@ -330,7 +328,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ended=self.ended,
         )
         counts = self._without_sums(counted, apply_dofn)
-        clocks = WithClock(self.steps, map(shard_key, self._shared.of(self.shards)))
+        clocks = WithClock(self.steps, (StepKey(0, shard).to_bytes() for shard in self._shared.of(self.shards)))
         tables = apply_dofn(counts | "WithClock" >> clocks, publish, Keyed)
         if self.ended:
             return tables

@@ -22,7 +22,7 @@ from privstream.mechanisms.monitor.monitor import (
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
-from privstream.transforms.batches import HolderBatch, Names
+from privstream.transforms.batches import NO_NAMES, HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
 from privstream.transforms.people.bounding import BoundPerWindow, add_counts
@@ -40,7 +40,7 @@ class Statuses:
 
     counters: UserCounters = field(default_factory=UserCounters)
     up: UpItems = NONE_UP
-    names: Names = field(default_factory=Names.none)
+    names: Names = field(default=NO_NAMES)
 
 
 def with_streaks(found: StatusRows, before: UpItems) -> StatusRows:
@@ -75,7 +75,7 @@ class DecideSteps(StepFn, state="decide_steps"):
         count_dropped("charged", len(active), int(np.count_nonzero(~active)))
         by_status = self.monitor.calibration == "status"
         up = state.up if by_status else NONE_UP
-        found, charges, up = self.monitor.decide(state.counters, holdings, self.noise_of(step), up)
+        found, charges, up = self.monitor.decide(state.counters, holdings, self.steps.renewed(self.noise, step), up)
         if not by_status:
             found = with_streaks(found, state.up)
             up = UpItems(found.items, found.since)
@@ -84,7 +84,7 @@ class DecideSteps(StepFn, state="decide_steps"):
         self.published.inc(len(rows))
         if not len(charges) and np.array_equal(up.items, state.up.items):
             return Stepped(state, rows, unchanged)
-        kept = names.select(up.items) if self.listed is None and len(up) else Names.none()
+        kept = names.select(up.items) if self.listed is None and len(up) else NO_NAMES
         after = Statuses(state.counters.add(charges), up, kept)
         return Stepped(after, rows, lambda: _entry(charges, after))
 
@@ -101,9 +101,7 @@ class DecideSteps(StepFn, state="decide_steps"):
             yield self.row_type(*window, *what, *number, self.steps.bounds(since + before)[0], STATUSES[status])
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
-        if not segments:
-            return self.initial(key)
+    def decode(self, segments: list[bytes]) -> Statuses:
         found: list[dict[str, Any]] = [unpack("statuses", 1, segment) for segment in segments]
         last = found[-1]
         names = Names(*(last[f"names.{name}"] for name in ("items", "offsets", "text")))
@@ -178,7 +176,9 @@ class TestCounts(RunningAnswers, state="test_counts"):
             return state, []
         signs, thresholds = (np.array([getattr(rule, of) for rule in self.listed]) for of in ("sign", "threshold"))
         counts = signs * add_counts(batches, len(self.listed))
-        after, answers = self.mechanism.step(state.progress, counts, self.noise_of(step), thresholds=signs * thresholds)
+        after, answers = self.mechanism.step(
+            state.progress, counts, self.steps.renewed(self.noise, step), thresholds=signs * thresholds
+        )
         left = math.floor(max(0.0, self.mechanism.epsilon - self.mechanism.spent(after)) * PARTS) / PARTS
         hits, stopped = np.flatnonzero(answers.hits), self.mechanism.halted(after)  # rules behind the last one are cut
         since = np.full(len(self.listed), NEVER)

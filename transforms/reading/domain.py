@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.fields import is_text, unchecked_text
+from privstream.transforms.reading.fields import TEXT, kind_of, unchecked_text
 
 MOST_COLUMNS = 16  # of an item
 
@@ -118,10 +118,10 @@ class Spelling:
     normalize: bool = False
     fold_case: bool = False
 
-    def column(self, column: pa.Array) -> pa.Array:
-        """Return a column without white space and texts that stand for nothing; it need not be valid UTF-8."""
-        text = unchecked_text(column)
-        if not (self.trim or self.null) or not is_text(text.type):
+    def column(self, column: pa.Array, *, written: bool = False) -> pa.Array:
+        """Return a column without white space and texts that stand for nothing: see `unchecked_text`."""
+        text = unchecked_text(column, written=written)
+        if not (self.trim or self.null) or kind_of(text.type) != TEXT:
             return text
         text = unchecked_text(text.cast(pa.large_binary()))
         if self.trim:

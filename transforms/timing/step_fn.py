@@ -166,17 +166,13 @@ class StepFn(beam.DoFn, ABC):
         """Decode a state."""
         return self.mechanism.restore(data)
 
-    def decode(self, key: bytes, segments: list[bytes]) -> Any:
-        """Return the state that a log describes."""
-        return self.restore(segments[0]) if segments else self.initial(key)
+    def decode(self, segments: list[bytes]) -> Any:
+        """Return the state that a log describes: at least one segment."""
+        return self.restore(segments[0])
 
     def encode(self, state: Any) -> list[bytes]:
         """Return a short log that describes a state."""
         return [self.snapshot(state)]
-
-    def noise_of(self, step: int) -> NoiseSource:
-        """Return the noise of a step: another one after everything has started afresh."""
-        return self.steps.renewed(self.noise, step)
 
     def run(
         self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
@@ -313,7 +309,7 @@ class StepFn(beam.DoFn, ABC):
             for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
                 if sum(map(len, found)) != size:
                     raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
-            known.state = self.decode(key, segments)
+            known.state = self.decode(segments) if segments else self.initial(key)
             for record in records:
                 if (step := STEP.unpack_from(record)[0]) > progress.handled:
                     known.records.setdefault(step, []).append(record)
