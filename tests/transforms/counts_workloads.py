@@ -112,7 +112,9 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
             if made.mechanism.over == "start":
                 possible = [key for key in possible if key not in known[user]]
             some = [key for key in possible if chosen is None or (step, key) in chosen[user]]
-            allowed = made.bound.allowed(steps.number(step), steps.count)
+            allowed = made.bound.in_run
+            if made.bound.paced and not made.bound.sampled and steps.count:
+                allowed = made.bound.allowed(steps.number(step), steps.count)
             for key in some[: max(0, allowed - times[user])][:at_once]:
                 times[user] += 1
                 known[user].add(key)

@@ -95,7 +95,6 @@ def test_the_pace_is_exact_and_leaves_something_for_the_last_window(in_run, wind
     exact = [math.ceil(in_run * (windows + 3 * number) / (4 * windows) - 1e-9) for number in range(1, windows + 1)]
     assert allowed == exact
     assert allowed == sorted(allowed) and allowed[-1] == in_run
-    assert {Bound(in_run, None, True).allowed(1, windows), paced.allowed(3, None)} == {in_run}
 
 
 @pytest.mark.parametrize("kind", ["spread", "few"])

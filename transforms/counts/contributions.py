@@ -200,7 +200,10 @@ class CountContributions(StepFn, state="count_contributions"):
             came[np.unique(pairs, return_index=True)[1]] = True
             came &= _charged(used["pairs"], pairs) == 0
         counts, at_once = came.copy(), self.bound.per_window
-        left = self.bound.allowed(self.steps.number(max(held)), self.steps.count) - used["times"].charged(people)
+        allowed = self.bound.in_run
+        if self.bound.paced and not self.bound.sampled and (windows := self.steps.count):
+            allowed = self.bound.allowed(self.steps.number(max(held)), windows)
+        left = allowed - used["times"].charged(people)
         least = left if at_once is None else np.minimum(left, at_once)
         over = np.flatnonzero(counts & (np.bincount(persons) > least)[persons])  # few: no other row needs an order
         if len(over):

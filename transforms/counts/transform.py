@@ -53,15 +53,6 @@ NOTHING = np.zeros(0, np.int64)
 """A column that is missing where a step brought nothing."""
 
 
-def numbered(keys: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct keys, uint64, with those items behind them that are not there, and the numbers of all items."""
-    found = pc.index_in(pa.array(items), value_set=pa.array(keys))
-    new = found.is_null().to_numpy(zero_copy_only=False)
-    numbers = found.fill_null(0).to_numpy().astype(np.int64)
-    numbers[new] = len(keys) + np.arange(int(new.sum()))
-    return np.append(keys, items[new]), numbers
-
-
 class KnownKeys(NamedTuple):
     """What a shard of keys remembers."""
 
@@ -165,10 +156,13 @@ class PublishCounts(StepFn, state="publish_counts"):
         mechanism, number = self.mechanism, self.steps.number(step)
         if isinstance(mechanism, FoundKeys) and state.counts.step and state.counts.step % mechanism.kept == 0:
             state = state.only(*mechanism.compact(state.counts))
-        keys, numbers = numbered(state.keys, counted.items)
+        known = pc.index_in(pa.array(counted.items), value_set=pa.array(state.keys))
+        new = known.is_null().to_numpy(zero_copy_only=False)
+        keys, numbers = np.append(state.keys, counted.items[new]), known.fill_null(0).to_numpy().astype(np.uint64)
+        numbers[new] = np.arange(len(state.keys), len(keys))
         given = KeyedStep(
             step=number,
-            keys=numbers.astype(np.uint64),
+            keys=numbers,
             counts=counted.counts,
             sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
             listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,

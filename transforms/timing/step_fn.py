@@ -240,7 +240,7 @@ class StepFn(beam.DoFn, ABC):
         given = {step: sorted(record[STEP.size :] for record in some) for step, some in batches.items()}
         changes: list[bytes] | None = [] if progress.log else None
         for step, found in self.run(key, range(before + 1, due + 1), given, known.state):
-            at = self.steps.last_moment(step)
+            at = Timestamp(micros=self.steps.bounds_micros(step)[1] - 1)  # of its rows, as everywhere in Beam
             yield from (TimestampedValue(output, at) for output in found.outputs)
             known.state = found.state
             if found.change is None:
@@ -283,7 +283,8 @@ class StepFn(beam.DoFn, ABC):
             target = self.block_end(level, handled)
             if before is None or self.block_end(level, before) != target:
                 fire = self.steps.decision_time(target, self.timer_offset)
-                set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
+                hold = fire if level else self.steps.bounds_micros(handled + 1)[1] - 1
+                set_timer(timer, Timestamp(micros=fire), hold=Timestamp(micros=hold), tag=str(level))
 
     def _open(self, key: bytes, cells: Cells, *, decode: bool = True) -> Known:
         """Return what a key knows, out of the cache if it is current; a state that is not there need not be decoded.
