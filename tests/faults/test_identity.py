@@ -34,10 +34,10 @@ FREE = ("--dead_letter letters.csv", "--workers 1", "--dataset default")
 VIEWS = {
     "counts": ("--rising 1", "--at_least 9", "--top 2", "--over 12h"),
     "heavy-hitters": ("--threshold 30",),
-    "top-k": ("--top 3",),
+    "top-k": ("--top 3", "--max_contributions 100"),
     "alerts": ("--rules higher",),
 }
-"""Options by which rows are chosen or made of what was drawn."""
+"""Options by which rows are chosen or made of what was drawn, or that say a default."""
 
 SUMS = "--over 12h"
 """Whose cells are sums of the others."""
