@@ -247,5 +247,5 @@ def test_positions_are_places_in_sorted_order(items, others):
     assert items_of(domain) == sorted(items)
     assert items_of(pickle.loads(pickle.dumps(domain))) == sorted(items)
     texts = [*items, *others]
-    assert (domain.positions(pa.array(texts)) >= 0).tolist() == [text in items for text in texts]
-    assert [domain[place] for place in domain.positions(pa.array(sorted(items))).tolist()] == sorted(items)
+    assert (domain.codes(pa.record_batch({"item": texts})) >= 0).tolist() == [text in items for text in texts]
+    assert [domain[place] for place in domain.codes(pa.record_batch({"item": sorted(items)})).tolist()] == sorted(items)

@@ -234,13 +234,9 @@ class Domain:
     def __getitem__(self, position: int) -> str:
         return str(self.texts[position].as_py())
 
-    def positions(self, texts: pa.Array) -> np.ndarray:
-        """Return the position (int64) of each text; -1 for one that is not in the domain."""
-        return np.asarray(pc.fill_null(pc.index_in(texts, self.texts), -1).to_numpy(), np.int64)
-
     def codes(self, batch: pa.RecordBatch) -> np.ndarray:
-        """Return the position of the item of each event."""
-        return self.positions(batch["item"])
+        """Return the position (int64) of each item; -1 for one that is not in the domain."""
+        return np.asarray(pc.fill_null(pc.index_in(batch["item"], self.texts), -1).to_numpy(), np.int64)
 
 
 def public_keys(items: Domain, noise: NoiseSource) -> Names:
