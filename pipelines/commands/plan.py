@@ -71,7 +71,7 @@ def plan_command(kind: type[Question]) -> Command:
     parts = options_of(kind, ("windows", "privacy", "data"))
 
     def run(given: Given, epsilon: str, json: bool) -> None:
-        budgets = []
+        budgets: list[dict[str, Any]] = []
         with clock("planning"):
             for each in epsilon.split(","):
                 chosen = Named({"privacy": {"epsilon": each}}, {("privacy", "epsilon"): "--epsilon"})
