@@ -289,7 +289,6 @@ class Account(Model):
     """The noise key, and the ledger in which runs are written down."""
 
     key: PathText | None = option(None, "file with the noise key, readable by every worker (default: a new random one)")
-    key_variable: Name | None = option(None, "environment variable with the noise key", seldom=True)
     ledger: PathText | None = option(
         None,
         "file in which each run is written down (default: beside the key file), or none",
