@@ -89,8 +89,6 @@ BY_SIGNAL = 128
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["budget"] or (given[:1] == ["budget"] and given[1].startswith("--") and given[1] != "--help"):
-        given.insert(1, "show")
     _prepare_terminal()
     if arguments is None:
         _end_in_order()

@@ -36,12 +36,8 @@ RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")
 """What JSON says of each run."""
 
 Options = dict[str, dict[str, Any]]
-LEDGER: Options = {
-    "--ledger": {"metavar": "PATH", "help": "file, or table of PostgreSQL, in which runs are recorded"},
-    "--key": {"metavar": "PATH", "help": f"the noise key of the runs; their ledger is PATH{ENDING}"},
-}
+LEDGER = f"file, or table of PostgreSQL, in which runs are recorded; beside a noise key it is KEY{ENDING}"
 LIMIT: dict[str, Any] = {"type": limit, "metavar": "EPSILON,DELTA"}
-NEITHER = "ledger must be given, or key, the noise key whose ledger lies beside it, and not both"
 
 
 def _dataset(text: str, **how: Any) -> Options:
@@ -58,18 +54,14 @@ def _command(
 ) -> Command:
     """Return a command that gets a ledger, or None where none is `needed`; all its errors are of one kind."""
 
-    def about_ledger(ledger: str | None, key: str | None, **given: Any) -> None:
-        path = ledger if key is None else f"{key}{ENDING}"
-        if (ledger is not None and key is not None) or (path is None and needed):
-            raise UsageError(NEITHER)
+    def about_ledger(ledger: str | None, **given: Any) -> None:
         try:
-            run(None if path is None else Ledger(path), **given)
-        except BrokenPipeError:  # the reader of the table has gone
-            raise
-        except (ValueError, TypeError, OSError) as error:
+            run(None if ledger is None else Ledger(ledger), **given)
+        except (ValueError, TypeError) as error:
             raise failed(str(error)) from error
 
-    return Command(description=description, options={**LEDGER, **options}, run=about_ledger)
+    of_all: Options = {"--ledger": {"metavar": "PATH", "required": needed, "help": LEDGER}}
+    return Command(description=description, options={**of_all, **options}, run=about_ledger)
 
 
 def _contents(ledger: Ledger) -> Contents:

@@ -155,8 +155,8 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
 
 @pytest.mark.slow
 def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, capsys):
-    key = ["--key", str(folder / "key"), "--dataset", "default"]
-    assert cli.main(["budget", "set", *key, "--limit", "1.5,0"]) == 0
+    ledger = ["--ledger", str(folder / "key.ledger.jsonl"), "--dataset", "default"]
+    assert cli.main(["budget", "set", *ledger, "--limit", "1.5,0"]) == 0
     assert run("histogram", "--dry_run") == 0
     assert run("histogram") == 0
     assert run("histogram", "--dry_run", "--overwrite") == 0

@@ -119,7 +119,7 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
     assert "unknown option --max-contributons; did you mean `--max-contributions`?" in capsys.readouterr().err
     assert cli.main(["quantiles", "--inptu", "a.csv"]) == 2
     assert "unknown option --inptu; did you mean `--input`?" in capsys.readouterr().err, "and not that it is missing"
-    for words, meant in (["topk"], "top-k"), (["budget", "shw", "--key", "key"], "show"):
+    for words, meant in (["topk"], "top-k"), (["budget", "shw", "--ledger", "key.ledger.jsonl"], "show"):
         with pytest.raises(SystemExit):
             cli.main(words)
         assert f"did you mean `{meant}`?" in capsys.readouterr().err
