@@ -77,7 +77,6 @@ NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "
 """Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
-NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
 
 BY_RICH = 1
 """The status with which rich ends a process whose standard output nobody reads any more."""
@@ -196,11 +195,10 @@ def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], 
     command = f"{known.command} {getattr(known, 'about', '')}".strip()
     what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
     text = str(error)
-    if isinstance(error, UsageError) and not text.startswith("--set "):  # which names a key as it was typed
+    if isinstance(error, UsageError):
         words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
         text = spelled(text, {word.removeprefix("--").replace("-", "_"): word for word in words})
         if text.startswith("unknown option "):
             text = text.replace(";", f"{meant(text.split()[2].rstrip(';'), options)};", 1)
-        text += NO_DELTA if text.startswith("--delta must be > 0") else ""
     say(one_line(f"privstream {command}: error: {what}{text}"))
     return error.status if isinstance(error, CommandError) else CommandError.status

@@ -10,7 +10,7 @@ from functools import reduce
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from privstream.pipelines.command import UsageError
+from privstream.pipelines.command import UsageError, without_dashes
 from privstream.pipelines.model.base import Place, Shown
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
@@ -210,5 +210,9 @@ def in_python(
         if name not in places:
             raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")
     values = {places[name]: value for name, value in given.items() if value is not None}
-    main = _named(kind, values, {place: name for name, place in places.items()}, ValueError)
-    return Given([Named(usual, {}, ValueError), main], main, kind)
+    main = _named(kind, values, {place: name for name, place in places.items()}, _python_error)
+    return Given([Named(usual, {}, _python_error), main], main, kind)
+
+
+def _python_error(message: str) -> ValueError:
+    return ValueError(without_dashes(message))

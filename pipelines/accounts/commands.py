@@ -196,8 +196,8 @@ FIT = _command(
     "--epsilon and --delta alone stand for any mechanism; of Gaussian noise more runs fit.",
     {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
-        "--epsilon": {"type": float, "required": True, "help": "of each run"},
-        "--delta": {"type": float, "default": 0.0, "help": "of each run (default: 0)"},
+        "--epsilon": {"type": float, "metavar": "X", "required": True, "help": "of each run"},
+        "--delta": {"type": float, "metavar": "X", "default": 0.0, "help": "of each run (default: 0)"},
         "--gaussian": {"action": "store_true", "help": "the noise of each run is Gaussian"},
         **_dataset(f"data set whose earlier runs count (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
     },

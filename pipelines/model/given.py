@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from privstream.pipelines.command import CommandError, UsageError, spelled
+from privstream.pipelines.command import CommandError, UsageError
 from privstream.pipelines.model.base import Place, WrongKeyError
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
@@ -34,11 +34,10 @@ class Named:
     kind: Callable[[str], Exception] = UsageError
 
     def error(self, place: Place, rule: str) -> Exception:
-        """Return an error about a value, in which arguments are called as they are here."""
-        called = {name.removeprefix("--").replace("-", "_"): name for name in self.names.values()}
-        called |= {place[-1]: name for place, name in reversed(list(self.names.items()))}
-        name = self.names.get(place) or (called.get(place[-1], place[-1]) if place else "")
-        return self.kind(f"{name} {spelled(rule, called)}".strip())
+        """Return an error about a value, which is called as it is here."""
+        by_key = {each[-1]: name for each, name in self.names.items()}
+        name = self.names.get(place) or by_key.get(place[-1], place[-1]) if place else ""
+        return self.kind(f"{name} {rule}".strip())
 
 
 Layer = Named | Document
