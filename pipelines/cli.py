@@ -19,7 +19,7 @@ from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import CLASSES, Suggest
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.options import add_execution, add_options, given_to
+from privstream.pipelines.options import LAYERS, add_options, given_to
 from privstream.pipelines.terminal import PrintableFormatter, meant, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
 
@@ -72,7 +72,11 @@ exit status:
 """
 
 OF_ALL = {"--traceback": {"action": "store_true", "help": "show the traceback of an error, which may quote records"}}
-OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
+OF_RUNS: Mapping[str, Mapping[str, Any]] = {
+    "--quiet": {"action": "store_true", "help": "print nothing but errors"},
+    "--workers": {"type": int, "metavar": "N", "help": "processes that share the work, for files on the FnApiRunner "
+                  "(default: by the size of the input)"},
+}  # fmt: skip
 NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
 """Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
@@ -147,12 +151,11 @@ def _add(
             continue
         command = load(what)
         one.description, one.epilog = command.description, command.epilog
-        of_all = {**OF_ALL, **(OF_RUNS if command.takes_beam_options else {})}
-        for option, how in {**of_all, **command.options}.items():
-            one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
-        if command.keys is not None:
-            add_options(one, command.keys, command.kind)
-            add_execution(one, runs=command.takes_beam_options)
+        of_runs, layers = OF_RUNS if command.takes_beam_options else {}, {} if command.keys is None else LAYERS
+        seldom: dict[str, Any] = {**OF_ALL, **of_runs, **layers}
+        for option, how in {**command.options, **seldom}.items():
+            one.add_argument(option, **how).seldom = option in seldom  # type: ignore[attr-defined]
+        add_options(one, command.keys or (), command.kind)
         chosen = command, one
     return chosen
 

@@ -132,14 +132,6 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
 
 
-THIS_RUN: Mapping[str, Mapping[str, Any]] = {
-    "--dry-run": {"action": "store_true", "help": "read all input and say how much of it can be used, and why the rest "
-                  "cannot; nothing is published, recorded or spent. The numbers are exact: guard them like the input"},
-    "--workers": {"type": int, "metavar": "N", "help": "processes that share the work, for files on the FnApiRunner "
-                  "(default: by the size of the input)"},
-}  # fmt: skip
-"""How a run is done."""
-
 LAYERS: Mapping[str, Mapping[str, Any]] = {
     "--defaults": {"metavar": "FILE", "help": "YAML with parts of a monitor that hold where nothing else is given "
                    f"(default: {DEFAULTS}, if it is there)"},
@@ -147,13 +139,6 @@ LAYERS: Mapping[str, Mapping[str, Any]] = {
               "such as data.time_zone=Europe/Berlin; may be given several times"},
 }  # fmt: skip
 """Where else values come from."""
-
-
-def add_execution(parser: argparse.ArgumentParser, *, runs: bool = True) -> None:
-    """Add where else values come from, and, of what `runs`, how."""
-    group = parser.add_argument_group("this run") if runs else parser
-    for option, how in {**(THIS_RUN if runs else {}), **LAYERS}.items():
-        group.add_argument(option, **how).seldom = option != "--dry-run"  # type: ignore[attr-defined]
 
 
 def given_to(

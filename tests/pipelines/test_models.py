@@ -14,7 +14,7 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.given import Given, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, ViewModel
-from privstream.pipelines.options import add_execution, add_options, choices_of, given_to, in_python, options_of
+from privstream.pipelines.options import LAYERS, add_options, choices_of, given_to, in_python, options_of
 from privstream.pipelines.yaml_file import Document, at, read_document
 
 NEEDED: dict[str, str] = {
@@ -36,7 +36,8 @@ def parsed(word: str, *words: str) -> Monitor:
     kind = MODELS[word]
     parser, options = Parser(prog=word), tuple(options_of(kind))
     add_options(parser, options, kind)
-    add_execution(parser)
+    for option, how in LAYERS.items():
+        parser.add_argument(option, **how)
     line = [*USUAL.split(), *NEEDED.get(word, "").split(), *words]
     return given_to(kind, vars(parser.parse_args(line)), options).monitor()
 
