@@ -33,7 +33,6 @@ from privstream.pipelines.model.base import (
     Positive,
     Whole,
     WrongKeyError,
-    no_truth,
     option,
 )
 from privstream.pipelines.model.catalogue import CLASSES
@@ -379,7 +378,6 @@ else:
 class Monitor(Model):
     """Questions about one stream of events, with their windows, budget, views and output."""
 
-    version: Annotated[Literal[1], BeforeValidator(no_truth)] = option(1, "of such files")
     data: Data
     windows: Windows = option(Windows(), "windows of all questions that do not say otherwise")
     privacy: Privacy

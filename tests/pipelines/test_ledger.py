@@ -218,7 +218,7 @@ def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.M
         ("--ledger gs://a/b", "ledger must be a file of this machine"),
         ("--ledger key", "--ledger must not be written over --key"),
         ("--ledger bad", "ledger bad: line 1 must be as"),
-        ("--dataset ''", "--dataset must not be empty, got"),
+        ("--dataset ''", "--dataset must have at least 1 character, got"),
     ],
 )
 def test_what_cannot_be_written_down_is_not_run(options, message, capsys) -> None:

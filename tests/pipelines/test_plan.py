@@ -13,7 +13,7 @@ DAYS = ["--window", "1d", "--start", "2026-08-31", "--end", "2026-11-23"]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([*DAYS, "--epsilon", "1,x"], "--epsilon must be a number, got x"),
+        ([*DAYS, "--epsilon", "1,x"], "--epsilon must be a valid number, got x"),
         ([*DAYS, "--epsilon", "1,501"], "--epsilon must be"),
         (DAYS, "required: --epsilon"),
         ([*DAYS[2:], "--epsilon", "1"], "--window must be given"),
