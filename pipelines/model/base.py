@@ -153,10 +153,7 @@ def seconds(text: str) -> float:
     for word, unit in WORDS.items():
         text = re.sub(rf"(?<=\d){word}s?$", unit, text)
     number = text.rstrip("".join(UNITS))
-    try:
-        return float(number) * UNITS[text.removeprefix(number)]
-    except (ValueError, KeyError):
-        raise ValueError(RULE) from None
+    return float(number) * UNITS[text.removeprefix(number)]
 
 
 def length(text: str) -> str | float:
@@ -166,33 +163,20 @@ def length(text: str) -> str | float:
     (604800.0, '7days', '1month')
     """
     unit = text.partition(" ")[0].lstrip("0123456789.").removesuffix("s")
-    try:
-        return text if unit in CALENDAR else seconds(text)
-    except ValueError:
-        raise ValueError(CALENDAR_RULE) from None
+    return text if unit in CALENDAR else seconds(text)
 
 
-def span(text: str) -> str | float:
-    """Return one of the words for a span, or a `length`."""
-    try:
-        return text if text in SPANS else length(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
-
-
-def _of_time(parse: Callable[[str], str | float]) -> Callable[[Any], Any]:
+def _of_time(rule: str, parse: Callable[[str], str | float]) -> BeforeValidator:
     def read(value: Any) -> Any:
         if isinstance(value, timedelta):
             return value.total_seconds()
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ValueError(f"must be a duration, such as 1h, got {type(value).__name__}")
         try:
-            found = parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise ValueError(f"{error}, got {value!r}") from None
-        return found if isinstance(found, str) else float(check_size(found))
+            found = parse(value) if isinstance(value, str) else no_truth(value)
+            return found if isinstance(found, str) else float(check_size(found))
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(rule) from None
 
-    return read
+    return BeforeValidator(read)
 
 
 def _moment(value: Any) -> Any:
@@ -200,7 +184,7 @@ def _moment(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"must be a time, such as 2030-01-31, got {type(value).__name__}")
+        raise ValueError("must be a time, such as 2030-01-31")
     return value if isinstance(value, str) else check_size(value)
 
 
@@ -239,7 +223,7 @@ def _or_path(read: Callable[[Any], Any]) -> BeforeValidator:
 def _objects(value: Any) -> Any:
     given = [getattr(rule, "given", rule) for rule in value] if isinstance(value, list | tuple) else value
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
-        raise ValueError(f"must be a path, or a list of mappings, got {type(value).__name__}")
+        raise ValueError("must be a path, or a list of mappings")
     return tuple(given)
 
 
@@ -251,14 +235,14 @@ def _thresholds(value: Any) -> Any:
     if isinstance(value, Mapping) and all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
         return {str(item): number for item, number in value.items()}
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be a whole number, one for each item, or a file with these, got {type(value).__name__}")
+        raise ValueError("must be a whole number, one for each item, or a file with these")
     return value
 
 
 def no_truth(value: Any) -> Any:
     """Refuse true and false where a number is meant."""
     if isinstance(value, bool):
-        raise ValueError(f"must be a number, got {str(value).lower()}")
+        raise ValueError("must be a number")
     return value
 
 
@@ -266,7 +250,7 @@ def _columns(value: Any) -> Any:
     """Return a field, or several, as a line of CSV has them."""
     if isinstance(value, list | tuple):
         if not value or not all(isinstance(one, str) and one for one in value):
-            raise ValueError(f"must be a field, or a list of fields, got {type(value).__name__}")
+            raise ValueError("must be a field, or a list of fields")
         quoted = ('"{}"'.format(one.replace('"', '""')) if set(one) & set(',"') else one for one in value)
         return ",".join(quoted) if len(value) > 1 else value[0]
     return value
@@ -291,9 +275,13 @@ Flag = Annotated[bool, Field(strict=True)]
 Number = Annotated[float, BeforeValidator(no_truth), _schema("number", "string"), Shown("X")]
 Positive = Annotated[Number, Field(gt=0), POSITIVE]
 Epsilon = Annotated[Number, Field(ge=checks.LEAST_EPSILON, le=500), POSITIVE]
-Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), TEXT_OR_NUMBER, Shown("DURATION")]
-Length = Annotated[str | float, BeforeValidator(_of_time(length)), TEXT_OR_NUMBER, Shown("DURATION")]
-Span = Annotated[str | float, BeforeValidator(_of_time(span)), TEXT_OR_NUMBER, Shown("window|start|DURATION")]
+Seconds = Annotated[float, _of_time(RULE, seconds), TEXT_OR_NUMBER, Shown("DURATION")]
+Length = Annotated[str | float, _of_time(CALENDAR_RULE, length), TEXT_OR_NUMBER, Shown("DURATION")]
+Span = Annotated[
+    str | float,
+    _of_time(f"{CALENDAR_RULE}; or window or start", lambda text: text if text in SPANS else length(text)),
+    TEXT_OR_NUMBER, Shown("window|start|DURATION"),
+]  # fmt: skip
 Moment = Annotated[str | float, BeforeValidator(_moment), TEXT_OR_NUMBER, Shown("TIME")]
 Name = Annotated[str, Field(min_length=1)]
 Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), TEXTS]
