@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -50,9 +51,10 @@ class Given:
     layers: Sequence[Layer]
     main: Layer
     single: type[Question] | None = None
-    content: dict[str, Any] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """All layers as one mapping, if none has a text that is refused."""
         merged: dict[str, Any] = {}
         for layer in self.layers:
             for place, text in texts_of(layer.content):
@@ -64,7 +66,7 @@ class Given:
             if isinstance(above, Mapping) and isinstance(below, Mapping) and len(above.keys() & RIVALS) == 1:
                 merged["privacy"] = {key: below[key] for key in below if key in above or key not in RIVALS}
             merged = merge(merged, layer.content)
-        object.__setattr__(self, "content", merged)
+        return merged
 
     def monitor(self) -> Monitor:
         """Return the monitor; errors are those of the layer with what is wrong."""
