@@ -50,7 +50,6 @@ class Command:
 
 
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
-LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=:-])""")
 WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
 CHOICE = re.compile(r"(.*invalid choice: '(.*)') \(choose from (.*)\)")
 
@@ -70,20 +69,10 @@ def without_dashes(message: str) -> str:
 
 
 def spelled(message: str, names: Mapping[str, str]) -> str:
-    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
-
-    A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
-    about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
-    """
-    rule, got, value = message.partition(", got ")
-    rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)
-    subject = SUBJECT.match(rule)
+    """Return a message whose subject is an option: `max_hits must be >= 1` becomes `--max-hits must be >= 1`."""
+    subject = SUBJECT.match(message)
     end = subject.end() if subject else 0
-
-    def named(found: re.Match[str]) -> str:
-        return names.get(found[0], found[0])
-
-    return re.sub(r"\w+", named, rule[:end]) + LONG_NAME.sub(named, rule[end:]) + got + value
+    return re.sub(r"\w+", lambda found: names.get(found[0], found[0]), message[:end]) + message[end:]
 
 
 class Help(argparse.Action):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from types import NoneType
@@ -24,9 +23,6 @@ DEFAULTS = "privstream.yaml"
 
 TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
           "account": "noise key and budget"}  # fmt: skip
-
-WIDEST = 66
-"""Longest list of choices that a help page shows; where it is longer, the text names them."""
 
 
 class OptionOf(NamedTuple):
@@ -99,8 +95,7 @@ def _metavar(option: OptionOf) -> str:
     if metavar := option.extra.get("metavar"):
         return str(metavar)
     if choices := choices_of(option.field):
-        listed = "|".join(choices)
-        return listed if len(listed) <= WIDEST else option.name.upper()
+        return "|".join(choices)
     inner = [one for one in get_args(option.field.annotation) if one is not NoneType] or [option.field.annotation]
     shown = [one for one in (*option.field.metadata, *get_args(inner[0])) if isinstance(one, Shown)]
     return shown[0] if shown else "N" if inner[0] is int else "NAME"
@@ -129,7 +124,7 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     if default not in (None, False, ()) and "default" not in text and not of_folder:
         several = default if isinstance(default, tuple) else (default,)
         text += f" (default: {','.join(f'{one:g}' if isinstance(one, float) else str(one) for one in several)})"
-    return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
+    return text
 
 
 LAYERS: Mapping[str, Mapping[str, Any]] = {

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
@@ -22,14 +23,12 @@ from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 def limit(text: str) -> Limit:
     """Return the largest epsilon and the largest delta that are allowed."""
-    try:
-        epsilon, delta = (float(part) for part in text.split(","))
-    except ValueError:
-        epsilon = delta = math.nan
-    if not (0 < epsilon < math.inf and 0 <= delta < 1):
-        rule = "must be EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), such as 4,1e-5"
-        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
-    return Limit(epsilon, delta)
+    with suppress(ValueError):
+        epsilon, delta = map(float, text.split(","))
+        if 0 < epsilon < math.inf and 0 <= delta < 1:
+            return Limit(epsilon, delta)
+    rule = "must be EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), such as 4,1e-5"
+    raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
 
 
 RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")

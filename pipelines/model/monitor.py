@@ -346,8 +346,7 @@ class ViewModel(Model):
             raise ValueError(f"must have one of {', '.join(KINDS)}")
         kind = self.kind
         if wrong := [key for key in given if key not in KINDS[kind]]:
-            instead = "nothing tells how sums rise" if {kind, wrong[0]} == {"over", "against"} else "it is for others"
-            raise WrongKeyError((wrong[0],), f"must not be given with {kind}: {instead}")
+            raise WrongKeyError((wrong[0],), f"must not be given with {kind}")
         if kind != "ratio" and self.of is None:
             raise WrongKeyError(("of",), "must be given, the name of a question or of another view")
         if self.item is not None and self.quantile is not None:
