@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
 from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
-from privstream.pipelines.model.catalogue import CLASSES, Suggest
+from privstream.pipelines.model.catalogue import MODELS, Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import LAYERS, add_options, given_to
 from privstream.pipelines.terminal import PrintableFormatter, meant, one_line, quietly, say
@@ -28,7 +28,7 @@ Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
 PLANS: Commands = {
     kind.info.word: (lambda kind=kind: loaded("commands.plan.plan_command")(kind), kind.info.summary)  # type: ignore[misc]
-    for kind in CLASSES
+    for kind in MODELS.values()
 }
 BUDGET: Commands = {
     "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
@@ -38,7 +38,7 @@ BUDGET: Commands = {
     "verify": ("accounts.commands.VERIFY", "check that no line of a ledger was changed or deleted"),
 }
 COMMANDS: Commands = {
-    **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
+    **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in MODELS.values()},
     "explain": ("report.commands.EXPLAIN", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("simulate.DEMO", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": ("audit.command", "replay the worst case of a question, or of a run: does it keep its promise"),

@@ -119,7 +119,7 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     if usual is not None:
         text, default = text.partition(" (default: ")[0], usual
     elif option.field.is_required():
-        return f"{text} (required)" if option.name in ("epsilon", "input") else text
+        return f"{text} (required)"
     of_folder = kind is None and option.name == "output"  # a run of several questions has no default
     if default not in (None, False, ()) and "default" not in text and not of_folder:
         several = default if isinstance(default, tuple) else (default,)

@@ -118,13 +118,9 @@ def _rule(details: ErrorDetails) -> str:
 
 def shown(value: Any) -> str:
     """Write a value that somebody gave; of lists and mappings only what they are."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, str):
-        return repr(value) if not value or " " in value else value
-    if isinstance(value, bool | int | float):
-        return str(value)
-    return type(value).__name__
+    if isinstance(value, str | bool | int | float):
+        return str(value) or "''"
+    return "nothing" if value is None else type(value).__name__
 
 
 def check_size(value: N) -> N:

@@ -423,7 +423,6 @@ MODELS: Mapping[str, type[Question]] = {
 
 QUESTIONS: Mapping[str, QuestionInfo] = {word: kind.info for word, kind in MODELS.items()}
 WORDS = tuple(MODELS)
-CLASSES = tuple(MODELS.values())
 
 
 def question(word: str) -> QuestionInfo:

@@ -33,7 +33,7 @@ from privstream.pipelines.model.base import (
     WrongKeyError,
     option,
 )
-from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.question import EVENT, Question, Windows
 from privstream.pipelines.terminal import meant
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
@@ -362,7 +362,7 @@ class ViewModel(Model):
 if TYPE_CHECKING:
     AnyQuestion = Question
 else:
-    AnyQuestion = Annotated[reduce(or_, CLASSES), Field(discriminator="question")]
+    AnyQuestion = Annotated[reduce(or_, MODELS.values()), Field(discriminator="question")]
 
 
 class Monitor(Model):

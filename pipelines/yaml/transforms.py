@@ -21,7 +21,7 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.beam import FIELDS, Private
-from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.options import OptionOf, in_python, options_of
 from privstream.pipelines.sinks.row_files import shape_of, with_item_columns
@@ -93,7 +93,7 @@ def _with_times_as_text(row: Any, row_type: type) -> Row:
     return Row(**{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in values})
 
 
-KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in CLASSES}
+KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in MODELS.values()}
 """The questions by the names of their transforms."""
 
 globals().update({name: partial(OnRows, kind) for name, kind in KINDS.items()})
