@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, added = chosen
     if others and not command.takes_beam_options:
         added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
-    status = _run(command, known, others, [*added._option_string_actions])
+    status = _run(command, added, known, others)
     if arguments is None:  # threads of a runner that failed print tracebacks while the process ends
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -167,14 +167,16 @@ def load(what: str | Callable[[], Command]) -> Command:
     return command
 
 
-def _run(command: Command, known: argparse.Namespace, others: list[str], options: Sequence[str]) -> int:
+def _run(command: Command, parser: argparse.ArgumentParser, known: argparse.Namespace, others: list[str]) -> int:
     values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):
             if command.keys is not None:
                 document = read_document(known.file) if command.kind is None else None
                 values["given"] = given_to(command.kind, vars(known), command.keys, document)
-            command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
+            if command.takes_beam_options:
+                values["beam"] = others
+            command.run(**values)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -188,20 +190,19 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
             say(INTERRUPTED)
         return 0 if status == BY_RICH else status
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
-        return _fail(known, others, options, error)
+        if known.traceback:
+            say("".join(traceback.format_exception(error)).rstrip())
+        say(one_line(f"{parser.prog}: error: {_in_words(error, parser._option_string_actions, others)}"))
+        return error.status if isinstance(error, CommandError) else CommandError.status
     return 0
 
 
-def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], error: Exception) -> int:
-    if known.traceback:
-        say("".join(traceback.format_exception(error)).rstrip())
-    command = f"{known.command} {getattr(known, 'about', '')}".strip()
-    what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
-    text = str(error)
-    if isinstance(error, UsageError):
-        words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
-        text = spelled(text, {word.removeprefix("--").replace("-", "_"): word for word in words})
-        if text.startswith("unknown option "):
-            text = text.replace(";", f"{meant(text.split()[2].rstrip(';'), options)};", 1)
-    say(one_line(f"privstream {command}: error: {what}{text}"))
-    return error.status if isinstance(error, CommandError) else CommandError.status
+def _in_words(error: Exception, options: Iterable[str], others: Iterable[str]) -> str:
+    """Return what an error says, with options, also those of Beam among the `others`, as on the command line."""
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for numbers of this size: {error}"
+    if not isinstance(error, UsageError):
+        return str(error)
+    words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
+    text = spelled(str(error), {word.removeprefix("--").replace("-", "_"): word for word in words})
+    return f"{text}{meant(text.split()[2], options)}" if text.startswith("unknown option ") else text

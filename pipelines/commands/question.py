@@ -14,6 +14,10 @@ from privstream.pipelines.options import options_of
 from privstream.pipelines.terminal import clock, json_text
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
+OF_FILE = (
+    "Answers all questions of a file by one pipeline: events are read and checked once, and questions branch after "
+    "that. All of them together cost the total of the file, which is one entry of the ledger."
+)
 DRY_RUN = (
     "read all input and say how much of it can be used, and why the rest cannot; nothing is published, recorded or "
     "spent. The numbers are exact: guard them like the input"
@@ -37,13 +41,9 @@ def run_command(kind: type[Question] | None = None) -> Command:
             with given.errors(running=True):
                 prepared.execute()
 
+    text = OF_FILE if kind is None else f"{kind.info.description} The guarantee protects {kind.info.protected}."
     return Command(
-        description="Answers all questions of a file by one pipeline: events are read and checked once, and questions "
-        "branch after that. All of them together cost the total of the file, which is one entry of the ledger. Any "
-        "option of Apache Beam may be added, such as --runner."
-        if kind is None
-        else f"{kind.info.description} The guarantee protects {kind.info.protected}. Any option of Apache Beam may be "
-        "added, such as --runner.",
+        description=f"{text} Any option of Apache Beam may be added, such as --runner.",
         epilog=None if kind is None else kind.info.epilog,
         options={**(FILE if kind is None else {}), "--dry-run": {"action": "store_true", "help": DRY_RUN}},
         keys=tuple(options_of(kind) if kind else options_of(None, ("output", "account"))),
