@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, added = chosen
     if others and not command.takes_beam_options:
         added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
-    status = _run(command, added, known, others)
+    status = _run(command, known, others, added)
     if arguments is None:  # threads of a runner that failed print tracebacks while the process ends
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -167,7 +167,7 @@ def load(what: str | Callable[[], Command]) -> Command:
     return command
 
 
-def _run(command: Command, parser: argparse.ArgumentParser, known: argparse.Namespace, others: list[str]) -> int:
+def _run(command: Command, known: argparse.Namespace, others: list[str], parser: argparse.ArgumentParser) -> int:
     values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):

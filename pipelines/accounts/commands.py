@@ -70,12 +70,9 @@ def _contents(ledger: Ledger) -> Contents:
     return contents
 
 
-def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
+def _show(ledger: Ledger, json: bool) -> None:
     contents = _contents(ledger)
-    names = contents.datasets
-    if dataset is not None and dataset not in names:
-        raise ValueError(f"dataset must be one of {', '.join(map(repr, names))}, got {dataset!r}")
-    accounts = [_account(name, contents) for name in (names if dataset is None else [dataset])]
+    accounts = [_account(name, contents) for name in contents.datasets]
     if json:
         print(json_text({"ledger": ledger.path, "datasets": accounts}, 2))
     else:
@@ -127,10 +124,7 @@ SHOW = _command(
     _show,
     "Adds up the privacy budget that all runs on a data set have spent, for each unit that they protect; a repetition "
     "costs nothing.",
-    {
-        **_dataset("only this data set (default: all, each alone)"),
-        "--json": {"action": "store_true", "help": "print JSON"},
-    },
+    {"--json": {"action": "store_true", "help": "print JSON"}},
 )
 
 

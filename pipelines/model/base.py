@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from privstream.mechanisms import checks
 from privstream.pipelines.terminal import meant
@@ -22,7 +22,6 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-N = TypeVar("N", int, float)
 Place = tuple[str, ...]
 """The keys that lead to a value, such as ("questions", "pages", "max_contributions")."""
 
@@ -123,7 +122,7 @@ def shown(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def check_size(value: N) -> N:
+def check_size(value: Any) -> Any:
     """Refuse numbers that no run needs, and what is none."""
     if not abs(value) <= LARGEST:
         raise ValueError(f"must be between -2**40 and 2**40, got {value}")
