@@ -73,9 +73,11 @@ class Given:
         with self.errors():
             if self.single is None:
                 return Monitor.read({"data": {}, "privacy": {}, **self.content}).check()
-            ((name, own),) = self.content["questions"].items()
-            rest = {"data": {}, "privacy": {}} | {key: self.content[key] for key in SECTIONS if key in self.content}
-            question = self.single.read({"question": self.single.info.word, **own}, at=("questions", name))
+            info, rest = self.single.info, {"data": {}, "privacy": {}, **self.content}
+            own, *others = rest.pop("questions").values()
+            if others or rest.keys() - SECTIONS:
+                raise ValueError(f"set must be about {info.word} alone: a file has several questions, or views")
+            question = self.single.read({"question": info.word, **own}, at=("questions", info.name))
             return Monitor.of(question, **rest)
 
     @contextmanager

@@ -138,6 +138,9 @@ def test_every_key_is_reached_by_set_and_defaults_stand_below(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     found = parsed("counts", "--set", "data.time_zone=Europe/Berlin", "--set", "top=3", "--set", "windows.window=1h")
     assert (found.data.time_zone, found.questions["counts"].top, found.windows.window) == ("Europe/Berlin", 3, 3600)
+    for wrong in ("questions.other.top=3", "views.largest.largest=3"):
+        with pytest.raises(UsageError, match="set must be about counts alone"):
+            parsed("counts", "--set", wrong)
     (tmp_path / "privstream.yaml").write_text("data: {user: who, time_zone: UTC}\naccount: {key: k, dataset: shop}\n")
     found = parsed("counts", "--time-zone", "Europe/Berlin")
     assert (found.data.user, found.data.time_zone, found.account.dataset) == ("who", "Europe/Berlin", "shop")
