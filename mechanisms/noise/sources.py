@@ -214,8 +214,8 @@ class KeyedNoise(PrfNoise):
                 _check_mode(path, os.fstat(file.fileno()))
                 content = file.read(MAXIMUM_KEY_BYTES + 3)  # a newline has two bytes, and one is too many
         except OSError as error:
-            raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
-        return cls._found("from_file", os.path.abspath(path), "noise_key_file", content, run_id)
+            raise ValueError(f"key must be a readable file, got {path} ({error.strerror})") from None
+        return cls._found("from_file", os.path.abspath(path), "key", content, run_id)
 
     @classmethod
     def from_environment(cls, name: str, run_id: str = "") -> Self:
@@ -343,7 +343,7 @@ def _check_mode(path: str | os.PathLike[str], status: os.stat_result) -> None:
     if mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)):
         rule = "by its owner alone" if own else "by its owner and group alone"
         command = f"chmod {'600' if own else 'o='} {path}"
-        raise ValueError(f"noise_key_file must be readable {rule}, got {path} with mode {mode:04o}: {command}")
+        raise ValueError(f"key must be readable {rule}, got {path} with mode {mode:04o}: {command}")
 
 
 def _blocks(labels: Labels) -> Words:

@@ -131,7 +131,7 @@ def test_a_key_that_cannot_be_random_is_refused(tmp_path, monkeypatch, key):
     with pytest.raises(ValueError, match=f"secret_key {rule}") as caught:
         KeyedNoise(key)
     assert key.decode() not in repr(caught.value)
-    with pytest.raises(ValueError, match=f"noise_key_file {rule}"):
+    with pytest.raises(ValueError, match=f"key {rule}"):
         KeyedNoise.from_file(path)
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", "k" * 16)
     with pytest.raises(ValueError, match=f"environment variable PRIVSTREAM_TEST_KEY {rule}"):
