@@ -293,6 +293,6 @@ def test_sums_that_do_not_fit_are_refused_and_never_wrap(waiting):
     state, _ = mechanism.step(state, KeyedStep(step=2, **came), SeededNoise(1))
     with pytest.raises(ValueError, match="a key must have at most 67,108,864 contributions"):
         mechanism.step(state, KeyedStep(step=3, **came), SeededNoise(1))
-    with pytest.raises(ValueError, match="a key must have at most 67,108,864 contributions"):
+    with pytest.raises(ValueError, match="counts must be from 0 to 67,108,864"):
         wrapped = came | {"counts": counts * 3}
         mechanism.step(mechanism.initial_state(), KeyedStep(step=1, **wrapped), SeededNoise(1))

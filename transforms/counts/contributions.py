@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
+from privstream.mechanisms.mechanism import NOBODY, SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -153,7 +152,7 @@ class CountContributions(StepFn, state="count_contributions"):
         held = HolderBatch.read(batches)
         chosen = self.choose({step: held}, state)
         rows = np.flatnonzero(chosen.counts)
-        charged = dict.fromkeys(LIMITS, Charges.none()) | {"times": Charges.of(held.users[rows])}
+        charged = dict.fromkeys(LIMITS, NOBODY) | {"times": Charges.of(held.users[rows])}
         if chosen.new is not None:
             listed = np.flatnonzero(chosen.new)
             charged["listed"] = Charges.of(held.users[listed])
@@ -276,7 +275,7 @@ class CountContributions(StepFn, state="count_contributions"):
 
 def _entry(charged: Charged) -> bytes:
     """Encode one entry of the log."""
-    return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
+    return pack("contributed", 1, {limit: charged.get(limit, NOBODY).to_bytes() for limit in LIMITS})
 
 
 def _held(records: Mapping[int, Sequence[bytes]], bits: int, number: int) -> Held:

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -404,4 +403,5 @@ class LimitRows(StepFn, state="limit_rows"):
 
     @override
     def encode(self, state: UserCounters) -> list[bytes]:
-        return state.compact().to_segments()
+        charges = state.compact()
+        return [charges.slice(at, at + SEGMENT).to_bytes() for at in range(0, len(charges), SEGMENT)]

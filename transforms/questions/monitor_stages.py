@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.monitor.monitor import (
     CONTINUES,
     NONE_UP,
@@ -20,8 +21,6 @@ from privstream.mechanisms.monitor.monitor import (
     UpItems,
 )
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
 from privstream.transforms.batches import HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
