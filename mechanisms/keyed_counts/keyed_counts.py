@@ -51,7 +51,7 @@ class KeyedStep:
     counts: Integers  # contributions of this step, >= 0; at most one of each person
     sums: Integers | None = None  # of the values of these contributions, each within its limits
     listed: Integers | None = None
-    names: Words | None = None  # of all keys so far, by their numbers: their labels of noise; else the numbers are
+    names: Words | None = None  # distinct, of all keys so far, by number: labels of their noise; else the numbers are
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
