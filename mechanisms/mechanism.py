@@ -220,9 +220,6 @@ class Charges:
     keys: Words
     values: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
     @classmethod
     def of(cls, users: Words) -> Charges:
         """Charge each person as often as mentioned."""
@@ -273,22 +270,18 @@ class UserCounters:
     def add(self, run: Charges) -> UserCounters:
         """Return these with further charges."""
         runs = list(self.runs)
-        while runs and len(runs[-1]) < 2 * len(run):
+        while runs and len(runs[-1].keys) < 2 * len(run.keys):
             run = runs.pop().merged(run)
-        return UserCounters((*runs, run) if len(run) else tuple(runs))
+        return UserCounters((*runs, run) if len(run.keys) else tuple(runs))
 
     def charged(self, users: Words) -> Integers:
         """Return what each of `users` (any order, repeats allowed) has been charged, int64."""
         total: Integers = np.zeros(len(users), np.int64)
         for run in self.runs:
-            place = np.minimum(np.searchsorted(run.keys, users), len(run) - 1)
+            place = np.minimum(np.searchsorted(run.keys, users), len(run.keys) - 1)
             total += np.where(run.keys[place] == users, run.values[place], 0).astype(np.int64)
         return total
 
     def compact(self) -> Charges:
         """Return all charges as one run."""
         return functools.reduce(Charges.merged, self.runs) if self.runs else NOBODY
-
-    def __len__(self) -> int:
-        """Count the entries; a person may have one in several runs."""
-        return sum(map(len, self.runs))

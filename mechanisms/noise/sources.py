@@ -9,7 +9,6 @@ import hashlib
 import os
 import secrets
 import stat
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -62,15 +61,14 @@ def check_noise(noise: object) -> None:
         raise TypeError(f"noise must be a NoiseSource, such as KeyedNoise, got {type(noise).__name__}")
 
 
-@dataclass(eq=False, repr=False)
 class PrfNoise:
     """A noise source over AES and BLAKE2b, with a key of its own; made by `KeyedNoise`, `SeededNoise` or `derive`.
 
     A pickle of one that is derived from a key in a file or a variable says where that key is, and the path: no key.
     """
 
-    _key: bytes
-    _origin: tuple[Origin, Path] | None = None
+    def __init__(self, key: bytes, origin: tuple[Origin, Path] | None = None) -> None:
+        self._key, self._origin = key, origin
 
     def derive(self, *path: str | int | bytes) -> "PrfNoise":
         """Return the independent source for `path`; `derive(a, b)` is `derive(a).derive(b)`.

@@ -168,7 +168,9 @@ class CountContributions(StepFn, state="count_contributions"):
         after = {
             limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
         }
-        return Stepped(after, sent, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
+        return Stepped(
+            after, sent, lambda: _entry(charged) if any(len(each.keys) for each in charged.values()) else b""
+        )
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Used:
@@ -178,7 +180,7 @@ class CountContributions(StepFn, state="count_contributions"):
     @override
     def encode(self, state: Used) -> list[bytes]:
         charges = {limit: counter.compact() for limit, counter in state.items()}
-        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        starts = range(0, max(len(each.keys) for each in charges.values()), SEGMENT)
         return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
     def choose(self, held: Held, used: Used) -> Chosen:

@@ -388,7 +388,7 @@ class LimitRows(StepFn, state="limit_rows"):
         count_dropped("contributions", len(admitted), int(len(admitted) - admitted.sum()))
         people = rows.users[admitted]
         charges = Charges.of(np.unique(people) if self.whole_steps else people)
-        if not len(charges):
+        if not len(charges.keys):
             return Stepped(state, (), unchanged)
         counts = encode_counts(*np.unique(rows.items[admitted], return_counts=True))
         return Stepped(state.add(charges), [on_clock(step, counts)], charges.to_bytes)
@@ -404,4 +404,4 @@ class LimitRows(StepFn, state="limit_rows"):
     @override
     def encode(self, state: UserCounters) -> list[bytes]:
         charges = state.compact()
-        return [charges.slice(at, at + SEGMENT).to_bytes() for at in range(0, len(charges), SEGMENT)]
+        return [charges.slice(at, at + SEGMENT).to_bytes() for at in range(0, len(charges.keys), SEGMENT)]

@@ -81,7 +81,7 @@ class DecideSteps(StepFn, state="decide_steps"):
         names = held.names if not len(state.up) else Names.union([state.names, held.names])
         rows = list(self._rows(step, found, names if self.listed is None else self.listed, by_status))
         self.published.inc(len(rows))
-        if not len(charges) and np.array_equal(up.items, state.up.items):
+        if not len(charges.keys) and np.array_equal(up.items, state.up.items):
             return Stepped(state, rows, unchanged)
         kept = names.select(up.items) if self.listed is None and len(up) else Names.none()
         after = Statuses(state.counters.add(charges), up, kept)
@@ -112,7 +112,7 @@ class DecideSteps(StepFn, state="decide_steps"):
     @override
     def encode(self, state: Statuses) -> list[bytes]:
         charges = state.counters.compact()
-        starts = range(0, max(1, len(charges)), SEGMENT)
+        starts = range(0, max(1, len(charges.keys)), SEGMENT)
         return [_entry(charges.slice(start, start + SEGMENT), state) for start in starts]
 
 
