@@ -147,9 +147,9 @@ def listed_pair():
     return Pair(made("counts", "", max_contributions=160, delta=1e-3), others, own)
 
 
-def read_again(self, listed, found_at, step, source, *, right=FoundKeys._found_on_list):
-    right(self, listed, found_at, step, source.derive("again"))
-    return right(self, listed, found_at, step, source)
+def read_again(self, listed, found_at, step, names, source, *, right=FoundKeys._found_on_list):
+    right(self, listed, found_at, step, names, source.derive("again"))
+    return right(self, listed, found_at, step, names, source)
 
 
 def released_again(self, reading, sums, noise, *, right=DroppedShare.release):
