@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.transforms.spill import fetch, put_away
 
 Keyed = tuple[bytes, bytes]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
-from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.views.tables import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, from_stream
@@ -197,13 +197,10 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
             step=step + 1 - first,
             keys=np.array([numbers.index(key) for key in counts] if made.domain is None else list(counts), np.uint64),
             counts=np.array(list(counts.values()), np.int64),
-            listed=np.array([listed[key] for key in counts], np.int64)
-            if lists and made.mechanism.lists(step + 1 - first)
-            else None,
+            listed=np.array([listed[key] for key in counts], np.int64) if lists and made.mechanism.listed else None,
+            names=np.array(numbers, np.uint64) if made.domain is None else None,
         )
-        noise = made.counting_noise
-        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.domain is None else noise
-        state, found = mechanism.step(state, given, drawn)
+        state, found = mechanism.step(state, given, made.counting_noise)
         raw = []
         for rows_of_step in (found, *found.earlier):
             keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.domain is None else None
@@ -236,7 +233,8 @@ def rows_in(made, elements):
 def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
     start = Timestamp(micros=(step - back) * made.steps.size)
-    for item, count, margin in zip(texts, *found.of_each("counts", "count_margin"), strict=True):
+    margin = found.margins[0]
+    for item, count in zip(texts, found.counts, strict=True):
         shown = meaningful(*(max(0.0, number) for number in (count, count - margin, count + margin))).tolist()
         window = (start, Timestamp(micros=start.micros + made.steps.size))
         yield made.row_type(*window, item, *shown, count, *([None] * 3 if made.rising else []))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from privstream.mechanisms.mechanism import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from privstream.transforms.batches import NO_NAMES, CountBatch, EventBatch, HolderBatch, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.parameters import Bound

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
+from privstream.mechanisms.mechanism import NOBODY, SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -149,7 +148,7 @@ class CountContributions(StepFn, state="count_contributions"):
         held = HolderBatch.read(batches)
         chosen = self.choose({step: held}, state)
         rows = np.flatnonzero(chosen.counts)
-        charged = dict.fromkeys(LIMITS, Charges.none()) | {"times": Charges.of(held.users[rows])}
+        charged = dict.fromkeys(LIMITS, NOBODY) | {"times": Charges.of(held.users[rows])}
         if chosen.new is not None:
             listed = np.flatnonzero(chosen.new)
             charged["listed"] = Charges.of(held.users[listed])
@@ -165,7 +164,9 @@ class CountContributions(StepFn, state="count_contributions"):
         after = {
             limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
         }
-        return Stepped(after, sent, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
+        return Stepped(
+            after, sent, lambda: _entry(charged) if any(len(each.keys) for each in charged.values()) else b""
+        )
 
     @override
     def decode(self, segments: list[bytes]) -> Used:
@@ -175,7 +176,7 @@ class CountContributions(StepFn, state="count_contributions"):
     @override
     def encode(self, state: Used) -> list[bytes]:
         charges = {limit: counter.compact() for limit, counter in state.items()}
-        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        starts = range(0, max(len(each.keys) for each in charges.values()), SEGMENT)
         return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
     def choose(self, held: Held, used: Used) -> Chosen:
@@ -275,7 +276,7 @@ class CountContributions(StepFn, state="count_contributions"):
 
 def _entry(charged: Charged) -> bytes:
     """Encode one entry of the log."""
-    return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
+    return pack("contributed", 1, {limit: charged.get(limit, NOBODY).to_bytes() for limit in LIMITS})
 
 
 def _held(records: Mapping[int, Sequence[bytes]], bits: int, number: int) -> Held:

@@ -18,9 +18,9 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
-from privstream.mechanisms.noise.sources import RowNoise
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.counts import RELEASED, ShownCounts, released_columns
+from privstream.mechanisms.mechanism import pack, unpack
+from privstream.mechanisms.views.counts import RELEASED, ShownCounts
+from privstream.mechanisms.views.tables import released_columns
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
@@ -165,9 +165,10 @@ class PublishCounts(StepFn, state="publish_counts"):
             keys=numbers,
             counts=counted.counts,
             sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
-            listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
+            listed=(NOTHING if counted.new is None else counted.new) if mechanism.bounds.listed else None,
+            names=keys,
         )
-        counts, found = mechanism.step(state.counts, given, RowNoise(self.steps.renewed(self.noise, step), keys))
+        counts, found = mechanism.step(state.counts, given, self.steps.renewed(self.noise, step))
         texts, fresh = state.texts, keys[len(state.keys) :]
         if len(fresh) and self.domain is None:
             texts = pa.concat_arrays([texts, counted.names.texts(fresh)])
@@ -182,9 +183,8 @@ class PublishCounts(StepFn, state="publish_counts"):
         for one in (found, *found.earlier):
             number = len(one.keys)
             answers = np.array([one.counts] if one.sums is None else [one.counts, one.sums])
-            margins = np.array(one.of_each("count_margin", "sum_margin"))
             columns = dict.fromkeys(names, pa.nulls(number))
-            columns |= released_columns(answers, margins, self.mechanism.max_value)
+            columns |= released_columns(answers, np.array(one.margins)[:, None], self.mechanism.max_value)
             if self.domain is None:
                 columns["item"] = state.texts.take(pa.array(one.keys))
             else:

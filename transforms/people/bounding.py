@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from privstream.transforms.batches import (
     NO_NAMES,
     EventBatch,
@@ -388,7 +387,7 @@ class LimitRows(StepFn, state="limit_rows"):
         count_dropped("contributions", len(admitted), int(len(admitted) - admitted.sum()))
         people = rows.users[admitted]
         charges = Charges.of(np.unique(people) if self.whole_steps else people)
-        if not len(charges):
+        if not len(charges.keys):
             return Stepped(state, (), unchanged)
         counts = encode_counts(*np.unique(rows.items[admitted], return_counts=True))
         return Stepped(state.add(charges), [on_clock(step, counts)], charges.to_bytes)
@@ -403,4 +402,5 @@ class LimitRows(StepFn, state="limit_rows"):
 
     @override
     def encode(self, state: UserCounters) -> list[bytes]:
-        return state.compact().to_segments()
+        charges = state.compact()
+        return [charges.slice(at, at + SEGMENT).to_bytes() for at in range(0, len(charges.keys), SEGMENT)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.transforms.batches import (
     NO_NAMES,
     EventBatch,

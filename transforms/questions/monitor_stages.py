@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.monitor.monitor import (
     CONTINUES,
     NONE_UP,
@@ -20,8 +21,6 @@ from privstream.mechanisms.monitor.monitor import (
     UpItems,
 )
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
 from privstream.transforms.batches import NO_NAMES, HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
@@ -82,7 +81,7 @@ class DecideSteps(StepFn, state="decide_steps"):
         names = held.names if not len(state.up) else Names.union([state.names, held.names])
         rows = list(self._rows(step, found, names if self.listed is None else self.listed, by_status))
         self.published.inc(len(rows))
-        if not len(charges) and np.array_equal(up.items, state.up.items):
+        if not len(charges.keys) and np.array_equal(up.items, state.up.items):
             return Stepped(state, rows, unchanged)
         kept = names.select(up.items) if self.listed is None and len(up) else NO_NAMES
         after = Statuses(state.counters.add(charges), up, kept)
@@ -111,7 +110,7 @@ class DecideSteps(StepFn, state="decide_steps"):
     @override
     def encode(self, state: Statuses) -> list[bytes]:
         charges = state.counters.compact()
-        starts = range(0, max(1, len(charges)), SEGMENT)
+        starts = range(0, max(1, len(charges.keys)), SEGMENT)
         return [_entry(charges.slice(start, start + SEGMENT), state) for start in starts]
 
 

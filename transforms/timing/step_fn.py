@@ -19,8 +19,8 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed, take_arguments
 from privstream.transforms.timing.clock import NO_TIME, RULE, SEED, STEP, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, Steps
