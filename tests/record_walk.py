@@ -20,7 +20,7 @@ PACKAGES = ("mechanisms", "transforms", "pipelines")
 WINDOW = "--window 1h --start 2024-01-01 --end 2024-01-01T01:00 --domain items.txt"
 BUDGET = "--epsilon 1 --max_contributions 1 --key key --ledger none --quiet"
 BEFORE = ("apache_beam.internal.pickler", "apache_beam.options.pipeline_options")
-"""What makes ready: workers unpickle stages, and read options."""
+"""What makes ready, beside `setup` of stages: workers unpickle these, and read options."""
 
 Walk = dict[str, list[str]]
 """Functions by file, both in the order in which they are first called."""
@@ -74,9 +74,11 @@ def walk(folder: Path) -> Walk:
 
 def makes_ready(frame: FrameType | None) -> bool:
     """Tell whether a call is part of what comes before the record."""
-    while frame is not None and frame.f_globals.get("__name__") not in BEFORE:
+    while frame is not None:
+        if frame.f_globals.get("__name__") in BEFORE or frame.f_code.co_name == "setup":
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def main() -> None:
