@@ -36,7 +36,9 @@ LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 def printable(text: str) -> str:
     """Escape what cannot be seen, such as control characters and changes of direction; ends of lines stay."""
-    return "\n".join(_shown(line) for line in text.split("\n"))
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
 def one_line(text: str) -> str:
@@ -107,11 +109,16 @@ def unheard() -> Iterator[None]:
         os.close(kept)
 
 
+def page_width() -> int:
+    """Return the columns of a page: those of the terminal, or 100 elsewhere."""
+    return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+
+
 def show(title: str, table: Table, sentences: Iterable[str]) -> None:
-    """Print a page, wrapped to the width of the terminal, or to 100 columns elsewhere."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for text in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
-        console.print(text)
+    """Print a page."""
+    console = Console(highlight=False, width=page_width())
+    for part in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
+        console.print(part)
 
 
 def gap() -> None:
@@ -141,7 +148,3 @@ class PrintableFormatter(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
-
-
-def _shown(line: str) -> str:
-    return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)

@@ -29,7 +29,7 @@ from privstream.pipelines.run.views import Table, answer_views, tables_of, views
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
-from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
+from privstream.pipelines.show.words import LABEL, Budget, summary, view_parameters
 from privstream.pipelines.sinks.row_files import (
     ITEM_FIELDS,
     PARTIAL,
@@ -67,10 +67,6 @@ def _in_words_of_file(text: str) -> str:
 
 def _distinct(table: pa.Table, name: str) -> list[str]:
     return table[name].unique().to_pylist() if name in table.column_names else []
-
-
-def _shown(value: Any) -> str:
-    return " and ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Run:
@@ -291,11 +287,8 @@ class Run:
         path = None if self.places.terminal else self.places.rows(name)
         nothing, limit, heading = info.why_nothing or "nothing is published", HEAD, name
         if name in views:
-            given = views[name]["view"]
-            nothing = "nothing surely rose" if "against" in given else "nothing is published"
-            lengths = {key: window_in_words(given[key]) for key in ("over", "against") if key in given}
-            given = given | {key: text if " " in text else f"1 {text}" for key, text in lengths.items()}
-            heading = f"{name} ({', '.join(f'{key} {_shown(value)}' for key, value in given.items())})"
+            record = {**record, "parameters": record["parameters"] | view_parameters(views, name)}
+            nothing = "nothing surely rose" if "against" in views[name]["view"] else "nothing is published"
         elif self.monitor.single:
             limit, heading = MOST_ROWS, ""
         print_rows(table, record, name=heading, path=path, limit=limit, nothing=nothing)

@@ -134,13 +134,14 @@ NO_COUNTERS = "the runner reports no counters: how many rows were used is not kn
 SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
 """What makes names the same, by the option that does."""
 
-STOPPED = {
+QUOTES = {"records_of_many_lines": "records of CSV have very many lines: --quote none takes quotes as text"}
+
+COUNTED = QUOTES | {
     "runs_stopped": "tests stop, since their budget is spent: raise --epsilon, or report less often",
     "estimates_without_bound": "estimates no longer follow the set: raise --max-updates",
     "queries_refused": "queries are refused, since the budget is spent: raise --epsilon",
 }
-
-MANY_LINES = "records_of_many_lines"
+"""Counters that are worth a warning where they are not 0, and what it says."""
 
 SHARES = {
     "values_clipped": ("events_usable", "of values are beyond --max-value, --low or --high"),
@@ -164,14 +165,14 @@ DROPPED = {
 ACCURACY = {
     "stddev": "typically within {} {unit}",
     "sum_stddev": "sums within {}{of}",
-    "error_bound": "all numbers together within {} {unit} as a rule (95%)",
-    "rank_error": "each within {} values of its place among all values (95%)",
-    "start_margin": "alerts miss by at most {} {unit} as a rule (95%)",
-    "selection_error": "no item is missing that leads by more than {} {unit} as a rule (95%)",
+    "error_bound": "all numbers at once within {} {unit} (95%)",
+    "rank_error": "the rank of each is off by at most {} values (95%)",
+    "start_margin": "alerts miss by at most {} {unit} (95%)",
+    "selection_error": "no item is missing that leads by more than {} {unit} (95%)",
 }
 """What numbers of a guarantee file on its accuracy mean."""
 
-NEAREST = "at most {} {unit} between a query and its answer as a rule (95%)"
+NEAREST = "at most {} {unit} between a query and its answer (95%)"
 
 
 class Asked(NamedTuple):
@@ -289,8 +290,7 @@ def _nothing(asked: Asked) -> str:
     records = Records.of(asked.counters)
     if not records.used:
         why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
-        why += f"; {many_lines(asked.counters)}" if asked.counters.get(MANY_LINES) else ""
-        return f"no row could be used, and the result is noise alone: {why}"
+        return f"no row could be used, and the result is noise alone: {'; '.join([why, *_counted(asked, QUOTES)])}"
     return ""
 
 
@@ -320,14 +320,12 @@ def _warnings(asked: Asked) -> Iterable[str]:
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:
             yield f"{percent(min(1.0, share))} {text} (exact, for you alone: choose no limit by it)"
-    if counters.get(MANY_LINES):
-        yield many_lines(counters)
-    yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
+    yield from _counted(asked, COUNTED)
 
 
-def many_lines(counters: Mapping[str, int]) -> str:
-    """Say that a quote may have made one record of many."""
-    return f"{counters[MANY_LINES]:,} records of CSV have very many lines: --quote none takes quotes as text"
+def _counted(asked: Asked, texts: Mapping[str, str]) -> Iterable[str]:
+    """Yield what is worth a warning of counters."""
+    return (f"{asked.counters[name]:,} {text}" for name, text in texts.items() if asked.counters.get(name))
 
 
 def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
@@ -355,10 +353,11 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
             parts.append((NEAREST if nearest else text).format(number(bound), unit=unit, of=of))
     found = numbers.get("likely_in_1", numbers.get("detection_threshold") if "tests" in numbers else None)
     if found is not None:
-        one, each = per_window(record.get("parameters", {}).get("window"))
+        window = record.get("parameters", {}).get("window")
+        one = windows_in_words(1, window).replace("1 ", "one ", 1)
         last = max((int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_")), default=1)
-        more = f", or {numbers[f'likely_in_{last}']:,} in each {each}," if last > 1 else ""
-        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%), smaller ones perhaps")
+        more = f", or {numbers[f'likely_in_{last}']:,} in each," if last > 1 else ""
+        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%)")
     if parts:
         return "; ".join(parts)
     claim = re.sub(r" \([^()]*\)$", "", str(numbers["sentence"]).split(". ")[0].rstrip("."))
@@ -368,21 +367,14 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
 def limits_in_words(record: Mapping[str, Any]) -> str:
     """Say the limits per person, and which share of contributions they drop; empty without limits."""
     found = record.get("limits")
-    if found is not None:
-        text = _limit(found["max_contributions"], found["max_per_window"])
-        dropped = found["dropped"]
-        if dropped is None:
-            return f"{text}; what they drop is not known"
-        return f"{text}; they drop {'nothing' if dropped['upper'] == 0 else dropped_in_words(dropped)}"
-    limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
-    return f"per person {', '.join(limits)}" if limits else ""
-
-
-def _limit(in_run: int | None, in_window: int | None) -> str:
-    """Write the two limits per person."""
-    run = "" if in_run is None else f"{in_run:,} contribution{'s' * (in_run != 1)} per person"
-    window = "" if in_window is None else f"{in_window:,} per {'' if run else 'person and '}window"
-    return ", ".join(filter(None, (run, window)))
+    if found is None:
+        limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
+        return f"per person {', '.join(limits)}" if limits else ""
+    run, window, dropped = found["max_contributions"], found["max_per_window"], found["dropped"]
+    parts = [] if run is None else [f"{run:,} contribution{'s' * (run != 1)} per person"]
+    parts += [] if window is None else [f"{window:,} per {'person and ' * (run is None)}window"]
+    told = "what they drop is not known" if dropped is None else f"they drop {dropped_in_words(dropped)}"
+    return f"{', '.join(parts)}; {told}"
 
 
 def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:
@@ -397,13 +389,25 @@ def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
     least = percent(lower or 0.0, math.floor)
     if upper is None:
         return f"at least {least}"
-    return f"about {percent(share or 0.0)} ({least} to {percent(upper, math.ceil)})"
+    most = percent(upper, math.ceil)
+    return f"about {percent(share)} ({least} to {most})" if share else f"at most {most}" if upper else "nothing"
+
+
+def is_limited(record: Mapping[str, Any]) -> bool:
+    """Tell whether limits may leave something out of the numbers for which intervals do not allow."""
+    intervals = (record.get("accuracy") or {}).get("intervals") or {}
+    return bool(intervals.get("limits") and not intervals.get("released"))
 
 
 def percent(share: float, towards: Callable[[float], int] = round) -> str:
     """Write a share, rounded to whole percents or to one digit; the ends of an interval are rounded away from it."""
     digits = max(0, -math.floor(math.log10(100 * share))) if share else 0
     return f"{towards(round(100 * share * 10**digits, 6)) / 10**digits:.{digits}f}%"
+
+
+def capital(text: str) -> str:
+    """Return a text as it begins a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def number(value: float) -> str:
@@ -418,11 +422,13 @@ CALENDAR = re.compile(r"(\d+) ?([a-z]+?)s?(?: |$)")
 
 
 def window_in_words(window: Any) -> str:
-    """Return the length of a window without a leading 1, from seconds or words of a calendar.
+    """Return the length of a window without a leading 1, from seconds or words of a calendar, if it is known.
 
     >>> window_in_words(604_800.0), window_in_words("1week Europe/Berlin"), window_in_words("3 months")
     ('week', 'week', '3 months')
     """
+    if window is None:
+        return "window"
     if isinstance(window, str):
         number, unit = CALENDAR.match(window).groups()  # type: ignore[union-attr]
         text = f"{number} {unit}{'s' * (number != '1')}"
@@ -454,20 +460,29 @@ def value_unit(record: Mapping[str, Any]) -> str:
     return f"{unit:g} {name}" if unit != 1 else "" if name == "value" else str(name)
 
 
+VIEWS = {"ratio": "ratios", "above": "alerts", "below": "alerts"}
+"""What rows of views are, by a key that such views have, where they are not those of their question."""
+
+
 def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",), unit: str = "") -> str:
     """Return what the rows of a guarantee file are, which have these columns for items, and numbers in a `unit`."""
     word, given = word_of(record), record.get("parameters", {})
-    window = given.get("window")
+    window, over = given.get("window"), given.get("over", "window")
     length = "" if window is None else window_in_words(window)
-    if word != "counts":
-        title = QUESTIONS[word].title if word in QUESTIONS else word
-        return f"{title}{f' by {length}' if length else ''}"
-    over = given.get("over", "window")
-    about = f"{unit or unit_of(record)} per {', '.join(keys)}"
+    by = f" by {length}" if length else ""
+    if (view := next((title for key, title in VIEWS.items() if key in given), "")) or word != "counts":
+        return f"{view or QUESTIONS[word].title}{by}"
+    rise = "rise in " * bool(given.get("rising") or "against" in given)
+    about = f"{rise}{unit or unit_of(record)} per {(', ' if over == 'window' and length else ' and ').join(keys)}"
     if over == "window":
         return f"{about}{f' and {length}' if length else ''}"
-    span = "since the start" if over == "start" else f"in {window_in_words(over)}"
-    return f"{about} {span}{f', by {length}' if length else ''}"
+    return f"{about} {'since the start' if over == 'start' else f'in {window_in_words(over)}'}{',' * bool(by)}{by}"
+
+
+def view_parameters(views: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the keys of a view, as guarantee files describe them, and those of the views that it is made of."""
+    given: dict[str, Any] = views[name]["view"]
+    return (view_parameters(views, given["of"]) if given.get("of") in views else {}) | given
 
 
 def windows_in_words(count: int, window: Any) -> str:
@@ -479,9 +494,3 @@ def windows_in_words(count: int, window: Any) -> str:
     length = window_in_words(window)
     plural = "s" * (count != 1)
     return f"{count:,} window{plural} of {length}" if " " in length else f"{count:,} {length}{plural}"
-
-
-def per_window(window: Any) -> tuple[str, str]:
-    """Return one window, and each window, as a sentence says it."""
-    length = "window" if window is None else window_in_words(window)
-    return ("one window", "window") if " " in length else (f"one {length}", length)

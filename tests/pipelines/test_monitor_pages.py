@@ -75,7 +75,7 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
     assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert page.count("Made of what ") == 5 and page.count("<figure") == 7 and "All results together" in page
-    assert "tea, 1 January 02:00 to 1 January 03:00" in page, "alerts are a list"
+    assert "tea, 1 January 02:00 to 03:00" in page, "alerts are a list"
     assert "<script>document.title" not in page
 
 
