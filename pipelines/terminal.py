@@ -22,9 +22,6 @@ from rich.text import Text
 from typing_extensions import override
 
 STANDARD_ERROR = 2
-WIDTH = 100
-"""Columns of a page that is not printed on a terminal."""
-
 NOTE = "NOTE: "  # how a line begins that tells what may be meant, and may be a mistake
 WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
 """Paths and commands are not broken."""
@@ -81,16 +78,14 @@ def clock(text: str) -> Iterator[Progress]:
     """
     with os.fdopen(os.dup(STANDARD_ERROR), "w") as stream:  # workers lose theirs
         console = Console(file=stream)
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        progress = Progress(
-            *columns,
+        with Progress(
+            *(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()),
             console=console,
             transient=True,
             redirect_stdout=False,  # runs redirect these themselves
             redirect_stderr=False,
             disable=is_quiet() or not console.is_terminal,
-        )
-        with progress as shown:
+        ) as shown:
             shown.add_task(printable(text), total=None)
             yield shown
 
@@ -109,14 +104,9 @@ def unheard() -> Iterator[None]:
         os.close(kept)
 
 
-def page_width() -> int:
-    """Return the columns of a page: those of the terminal, or 100 elsewhere."""
-    return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
-
-
 def show(title: str, table: Table, sentences: Iterable[str]) -> None:
     """Print a page."""
-    console = Console(highlight=False, width=page_width())
+    console = Console(highlight=False)
     for part in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
         console.print(part)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import shutil
 import textwrap
 import threading
 from collections.abc import Callable
@@ -19,14 +20,13 @@ from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report import result as results
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
-from privstream.pipelines.terminal import clock, page_width, printable, say
+from privstream.pipelines.terminal import clock, printable, say
 
 TITLE = "Differentially private results"
 HOST, PORT = "127.0.0.1", 8080
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -84,13 +84,13 @@ def explain(path: str) -> None:
             found = results.read_promise(path)
             promise, sections = found.promise, found.explanation
     except results.UNREADABLE as error:
-        if isinstance(error, ValueError):  # it names the file
-            raise UsageError(str(error)) from None
-        raise UsageError(f"RESULT must be one that privstream wrote ({type(error).__name__})") from None
+        rule = f"RESULT must be one that privstream wrote ({type(error).__name__})"
+        raise UsageError(str(error) if isinstance(error, ValueError) else rule) from None  # the former names the file
+    width = max(40, shutil.get_terminal_size().columns)
     for title, sentences in sections.items():
         print(printable(title))
         for sentence in sentences:
-            print(textwrap.fill(printable(sentence), page_width(), initial_indent="  ", subsequent_indent="    "))
+            print(textwrap.fill(printable(sentence), width, initial_indent="  ", subsequent_indent="    "))
     print(f"All of it, as JSON: {printable(promise.path)}")
 
 
@@ -110,16 +110,10 @@ class LivePage:
             return 200, "text/plain", self.version()
         return (200, "text/html", self.page()) if path == "/" else (404, "text/plain", "Not found.\n")
 
-    def _results(self) -> list[str]:
-        try:
-            return results.results_in(self._folder)
-        except (ValueError, OSError):  # the page says that it cannot be read
-            return [self._folder]
-
     def version(self) -> str:
         """Return what changes whenever a file of the page does."""
         found = hashlib.blake2b(digest_size=8)
-        for path in self._results():
+        for path in results.results_in(self._folder):
             shown = results.files_of(path)[-results.MOST_FILES :]
             for file in (results.promise_path(path), os.path.join(path, END), *shown):
                 with suppress(OSError):
@@ -134,8 +128,8 @@ class LivePage:
             if self._made[0] != now:
                 with suppress(ValueError):  # a damaged file of a monitor hides nothing else
                     whole = results.monitor_promise(self._folder)
-                page = loaded("report.page.page_of")
-                self._made = now, page(self._results(), title=f"{TITLE}, live", whole=whole, live=now)
+                page, shown = loaded("report.page.page_of"), results.results_in(self._folder)
+                self._made = now, page(shown, title=f"{TITLE}, live", whole=whole, live=now)
             return self._made[1]
 
 

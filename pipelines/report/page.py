@@ -73,7 +73,6 @@ def section(result: Result) -> dict[str, Any]:
     record, chart = result.promise.content, result.chart()
     window, newest = record["parameters"].get("window"), Shown(result.table, record, FIRST_ROWS)
     listed = _episodes(chart.shown) if chart.kind == "timeline" else []
-    view = f"Made of what {' and '.join(result.made_of)} have published, at no cost of its own."
     return {
         "title": words.capital(newest.title),
         "file": os.path.basename(os.path.normpath(result.path)),
@@ -84,7 +83,6 @@ def section(result: Result) -> dict[str, Any]:
         "caption": chart.caption,
         "newest": newest,
         "every": Shown(result.table, record, MOST_ROWS, every=True),
-        "view": view if result.made_of else "",
         "privacy": f"{words.capital(words.privacy_in_words(record['guarantee'], window))}.",
         "explained": result.explanation,
     }

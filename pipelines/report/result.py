@@ -30,7 +30,8 @@ MADE_BY, OF_MONITOR = "privstream ", "run"
 """How the command of a guarantee file begins, and the one whose guarantee files are about several results."""
 
 BESIDE = ".guarantee.json"
-"""How the name of a guarantee file beside rows ends."""
+ROWS = tuple(f".{format}" for format in WRITTEN)
+"""How the names of guarantee files beside rows end, and those of rows."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration, RecursionError)
 """What reading a guarantee file may raise into which somebody has written something else."""
@@ -45,7 +46,6 @@ NOT_COVERED = (
     "A person with several ids counts as several people, and is protected less.",
     "Other publications about the same people are not covered; runs in one ledger are added up (privstream budget).",
 )
-EVENTS_ALONE = "One event is protected, not a person: who sends many events is protected far less."
 WINDOWS = {"window_start": "first moment of the window.", "window_end": "first moment after the window."}
 
 
@@ -81,8 +81,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows where the result is the last value of a cell."""
-        html: str = loaded("report.page.in_notebook")(self)
-        return html
+        return loaded("report.page.in_notebook")(self)  # type: ignore[no-any-return]
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Hand the table to whatever reads Arrow's C stream."""
@@ -96,7 +95,9 @@ class Result:
     @property
     def explanation(self) -> dict[str, list[str]]:
         """What `privstream explain` says of it: sentences by heading."""
-        return explanation(self.promise.content, self.guarantee, self.row_type)
+        view = f"Made of what {' and '.join(self.made_of)} have published, at no cost of its own."
+        found = explanation(self.promise.content, self.guarantee, self.row_type)
+        return {"view": [view], **found} if self.made_of else found
 
     def chart(self) -> Any:
         """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
@@ -148,31 +149,27 @@ def results_in(path: str) -> list[str]:
     Else it is one itself, or a folder of them, perhaps none yet: files with their guarantee files beside them, and
     folders with theirs in them. Everything else is never opened.
     """
-    try:
-        if (promise := monitor_promise(path)) is not None:
-            described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
-            outputs = [each["output"] for each in described]
-            if any(os.path.basename(output) != output for output in outputs):
-                raise ValueError(f"{promise.path} must name results in its folder")
-            return [os.path.join(path, output) for output in outputs]
-    except UNREADABLE as error:
-        named = isinstance(error, ValueError)  # it says the file
-        raise ValueError(str(error) if named else f"{path} must have a guarantee that privstream wrote") from None
-    if not os.path.isdir(path) or os.path.isfile(os.path.join(path, GUARANTEE)):
+    if not os.path.isdir(path):
         return [path]
-    return [each for name in sorted(os.listdir(path)) if (each := _result(os.path.join(path, name)))]
-
-
-def _result(path: str) -> str:
-    """Return the result that a path stands for; empty if for none."""
-    rows = path.removesuffix(BESIDE)
-    if rows != path and is_rows(rows) and os.path.isfile(path):
-        return rows
-    if os.path.basename(path)[0] in "._" or not os.path.isfile(os.path.join(path, GUARANTEE)):
-        return ""
-    with suppress(ValueError):
-        return path if monitor_promise(path) is None else ""
-    return path
+    if os.path.isfile(os.path.join(path, GUARANTEE)):
+        outputs = list[str]()
+        with suppress(*UNREADABLE):  # who reads the path as a result says what is wrong
+            if (promise := monitor_promise(path)) is not None:
+                described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
+                outputs = [each["output"] for each in described if os.path.basename(each["output"]) == each["output"]]
+        return [os.path.join(path, output) for output in outputs] or [path]
+    found = list[str]()
+    for name in sorted(os.listdir(path)):
+        file = os.path.join(path, name)
+        if (
+            name.endswith(BESIDE)
+            and (rows := file.removesuffix(BESIDE)).lower().endswith(ROWS)
+            and os.path.isfile(file)
+        ):
+            found.append(rows)
+        elif name[0] not in "._" and os.path.isfile(os.path.join(file, GUARANTEE)):
+            found += results_in(file)
+    return found
 
 
 def monitor_promise(path: str) -> Promise | None:
@@ -267,13 +264,8 @@ def files_of(path: str) -> list[str]:
     """Return the files with the rows of a result, by name, which is by time; not those that are being written."""
     if not os.path.isdir(path):
         return [path]
-    names = [name for name in sorted(os.listdir(path)) if name[0] not in "._" and is_rows(name)]
+    names = [name for name in sorted(os.listdir(path)) if name[0] not in "._" and name.lower().endswith(ROWS)]
     return [file for name in names if os.path.isfile(file := os.path.join(path, name))]  # a pipe is never opened
-
-
-def is_rows(name: str) -> bool:
-    """Tell by its name whether a file may have rows."""
-    return name.rpartition(".")[2].lower() in WRITTEN
 
 
 def read_file(file: str, result: Result) -> pa.Table:
@@ -299,7 +291,6 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
         for name, value in given.items()
         if name != "run_id"
     }
-    step = "window" if given.get("window") is not None else "step"
     delta = f", plus delta = {guarantee.delta:g}" if guarantee.delta else ""
     found = {
         "made by": [
@@ -312,14 +303,14 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
             "Whatever one concludes from what is published, its probability is at most e^epsilon "
             f"({math.exp(min(guarantee.epsilon, 500)):.3g}, with epsilon = {guarantee.epsilon:g}) times what it would "
             f"be if that unit had been added or removed{delta}.",
-            *guarantee.lasting(step),
-            guarantee.adaptivity.replace("step", step),
+            *guarantee.lasting("window"),
+            guarantee.adaptivity.replace("step", "window"),
         ],
     }
     info = None if row_type is None else QUESTIONS.get(words.word_of(record))
     if info is None:
-        questions = {name: each for name, each in (record.get("questions") or {}).items() if "question" in each}
-        found["questions"] = [f"{name}: {_items(each)}" for name, each in questions.items()]
+        questions = (record.get("questions") or {}).items()
+        found["questions"] = [f"{name}: {each['question']}, {each['output']}" for name, each in questions]
     else:
         note = (accuracy.get("intervals") or {}).get("note", "")
         share = regime_in_words(record["limits"]["dropped"]) if record.get("limits") else ""
@@ -338,7 +329,7 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
     found |= {
         "public": [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."] * bool(guarantee.public),
         "not covered": [
-            EVENTS_ALONE * (guarantee.unit.what == "event"),
+            "One event is protected, not a person with many of them." * (guarantee.unit.what == "event"),
             *(each for each in guarantee.caveats if NEGLIGIBLE not in each),
             *NOT_COVERED,
         ],

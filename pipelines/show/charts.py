@@ -42,21 +42,17 @@ TIMES = {name: "%H:%M" for name in ("hours", "minutes")} | {"seconds": "%H:%M:%S
 TIMES |= {name: "%-d %b" for name in ("date", "day", "week", "month", "quarter")}
 """How ticks of time are written, by what they differ in."""
 
-FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
-PADDING = {"left": 16, "right": 12, "top": 5, "bottom": 5}
-"""Browsers without these fonts have wider letters."""
-
 STYLE: dict[str, Any] = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", "gridColor": "#e4e4e4"}
 STYLE |= {"labelFontSize": 12, "titleFontSize": 12, "titlePadding": 8, "domainColor": GREY, "tickColor": GREY}
+TITLE = {"anchor": "start", "fontSize": 15, "subtitleFontSize": 12, "subtitleColor": INK, "offset": 12}
+CONFIG: dict[str, Any] = {"axis": STYLE, "title": TITLE, "view": {"stroke": None}}
+CONFIG |= {"font": "Arial, Helvetica, Liberation Sans, sans-serif"}  # others may be wider, so there is room
+CONFIG |= {"padding": {"left": 16, "right": 12, "top": 5, "bottom": 5}}
 
 
 @dataclass(frozen=True)
 class Point:
-    """A row as charts see it, of a window in microseconds since 1970, both 0 without windows.
-
-    Attributes:
-        state: a key of `STATES`; empty where there is nothing to show.
-    """
+    """A row as charts see it, of a window in microseconds since 1970, both 0 without windows."""
 
     name: str
     start: int
@@ -64,7 +60,7 @@ class Point:
     value: float | None = None
     lower: float | None = None
     upper: float | None = None
-    state: str = ""
+    state: str = ""  # a key of `STATES`, if there is something to show
 
 
 @dataclass(frozen=True)
@@ -95,9 +91,7 @@ class Chart:
         if words:
             lines = textwrap.wrap(self.caption, width // 7)
             drawn = drawn.properties(title=alt.TitleParams(textwrap.wrap(self.title, width // 9), subtitle=lines))
-        drawn = drawn.configure(font=FONTS, padding=PADDING).configure_view(stroke=None).configure_axis(**STYLE)
-        drawn = drawn.configure_title(anchor="start", fontSize=15, subtitleFontSize=12, subtitleColor=INK, offset=12)
-        return dict(drawn.to_dict(validate=False))
+        return dict(drawn.configure(**CONFIG).to_dict(validate=False))
 
     def svg(self, width: int = WIDE, *, words: bool = True) -> str:
         """Return an SVG without scripts."""
@@ -120,12 +114,6 @@ class Chart:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what a notebook shows."""
         return {"image/png": self.png(), "text/plain": f"{self.title}. {self.caption}"}
-
-    @property
-    def at_end(self) -> bool:
-        """Whether numbers are about the moment at which a window ends."""
-        record = self.shown.record
-        return words.word_of(record) in AT_END or record.get("parameters", {}).get("over") == "start"
 
     def wall(self, micros: int) -> float:
         """Return milliseconds since 1970 that look in UTC as a moment does on the clocks of the run."""
@@ -169,11 +157,12 @@ def lines(given: Chart, width: int) -> Any:
     there = {(point.name, point.start) for point in given.points}
     gaps = [Point(name, *window) for name in names for window in windows if (name, window[0]) not in there]
     columns = max(1, width // 240)
-    drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "columnPadding": 28}
-    drawn |= {"symbolSize": 60, "symbolOpacity": 1}
-    legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(names) > 1 else None
+    drawn: Any = {"columns": columns, "labelFontSize": 12, "columnPadding": 28, "symbolSize": 60, "symbolOpacity": 1}
+    legend = alt.Legend(title=None, orient="bottom", **drawn) if len(names) > 1 else None
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=list(COLOURS[: len(names)])), legend=legend)
-    at = "end" if given.at_end else "start"
+    record = given.shown.record
+    ends = words.word_of(record) in AT_END or record.get("parameters", {}).get("over") == "start"
+    at = "end" if ends else "start"
     base = given.rows([*given.points, *gaps]).encode(x=given.time(at, at, f"{at} of window, ", width), color=colour)
     band = base.mark_area(opacity=0.15).encode(y=given.number(alt.Y, "lower"), y2="upper:Q")
     line = base.mark_line(strokeWidth=1.8, point={"filled": True, "size": 14}).encode(y=given.number(alt.Y, "value"))
@@ -210,6 +199,7 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
     shown = Shown(rows, record, MOST_ROWS, number="value" if "value" in columns else None)
     if columns & {"status", "state", "raised"}:
         kind, points = "timeline", episodes(shown)
+        told.append("A bar runs from the start of the first window to the end of the last one.")
     elif len(shown.windows) > 1 and shown.number != "rise" and "rank" not in columns:
         kind, newest = "lines", shown.windows[-MOST_WINDOWS:]
         points = points_of(shown, rows.filter(pc.greater_equal(rows["window_start"].cast(pa.int64()), newest[0])))
@@ -218,6 +208,9 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
     else:
         kind, points = "dots", points_of(shown, shown.rows)
     points = [point for point in points if point.state or point.value is not None]
+    if any(point.lower is not None for point in points):
+        sure = "the 95% interval of each number" if "lower" in columns else "bounds for all rows at once (95%)"
+        told.insert(0, f"{'Bands' if kind == 'lines' else 'Lines'}: {sure}.")
     if not points:
         return Chart("dots", shown, "Nothing was published that could be drawn.", (), ())
     sizes = dict[str, float]()
@@ -235,18 +228,7 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
     points = [replace(point, name=labels[point.name]) for point in points if point.name in labels]
     if kind == "lines" and len(points) < len(labels) * len({point.start for point in points}):
         told.append("Gaps: not published, which is not zero.")
-    told += ["Numbers are of what limits retain."] * words.is_limited(record)
-    return Chart(kind, shown, " ".join(filter(None, [_meaning(kind, points, columns), *told])), points, names)
-
-
-def _meaning(kind: str, points: Sequence[Point], columns: set[str]) -> str:
-    """Return what marks mean; empty where there is nothing to say."""
-    if kind == "timeline":
-        return "A bar runs from the start of the first window to the end of the last one."
-    if all(point.lower is None for point in points):
-        return ""
-    sure = "the 95% interval of each number" if "lower" in columns else "bounds that hold for all rows together (95%)"
-    return f"{'Bands' if kind == 'lines' else 'Lines'}: {sure}."
+    return Chart(kind, shown, " ".join(told), points, names)
 
 
 def episodes(shown: Shown) -> list[Point]:

@@ -216,10 +216,9 @@ def sparkline(numbers: Sequence[float | None]) -> str:
     >>> sparkline([0, 50, None, 100])
     '▁▅ █'
     """
-    most = max((number for number in numbers if number is not None), default=0.0)
-    step = most / len(BLOCKS) if most > 0 else 1.0
-    places = (None if number is None else min(len(BLOCKS) - 1, max(0, int(number / step))) for number in numbers)
-    return "".join(" " if place is None else BLOCKS[place] for place in places)
+    most, last = max((number or 0.0 for number in numbers), default=0.0) or 1.0, len(BLOCKS) - 1
+    places = (None if number is None else int(len(BLOCKS) * number / most) for number in numbers)
+    return "".join(" " if place is None else BLOCKS[max(0, min(place, last))] for place in places)
 
 
 def keys_of(table: pa.Table) -> tuple[str, ...]:
@@ -272,13 +271,10 @@ def _spread(lower: float | None, upper: float | None) -> float | None:
     return 1.0 if upper is None else (upper - lower) / 4
 
 
-PLAIN, FEW, WIDEST = 8, 100, 0.5
-"""Scales of the noise that are plain to see; people for which an epsilon is named; an interval that says nothing."""
+WIDEST = 0.5
+"""An interval of a share that says nothing."""
 
-NOBODY = (
-    "No limit is suggested: too few people are seen, or a few have most. It takes some {least:,.0f} people with "
-    "similar numbers; with --epsilon {epsilon} it takes 100."
-)
+NOBODY = "No limit is suggested: too few people are seen, or a few have most of all contributions. Raise --epsilon."
 MEANS = (
     "retained: share of all contributions (items in windows) within the limit; {beyond} people may have more than the "
     "last one. noise: standard deviation of a count. in one, in each: people that an item needs in one window, or in "
@@ -290,29 +286,26 @@ FOUND = (
 )
 
 
-def limits_below(rows: Sequence[LimitShare], promise: Any, monitor: Any) -> Iterator[Any]:
+def limits_below(rows: Sequence[LimitShare], monitor: Any) -> Iterator[Any]:
     """Yield what `privstream suggest` shows on a terminal: its rows, and the option on a line of its own."""
     table = Table("limit", "people", "retained", "noise", "in one", "in each", box=SIMPLE_HEAD)
     for column in table.columns:
         column.justify = "right"
-    for row in rows:
-        if row.limit is not None and row.kept is not None:
-            lower, upper = row.kept_lower or 0.0, row.kept_upper or 0.0
-            people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
-            share = f"{row.kept:.0%} ({lower:.0%} to {upper:.0%})" if upper - lower <= WIDEST else "not known"
-            found = f"{row.found_in_one:,}", f"{row.found_in_all:,}"
-            table.add_row(f"{row.limit:,.15g}", people, share, f"{row.stddev:,.3g}", *found)
+    for row in rows[:-1]:  # the last one has no limit
+        lower, upper = row.kept_lower or 0.0, row.kept_upper or 0.0
+        people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
+        share = f"{row.kept:.0%} ({lower:.0%} to {upper:.0%})" if upper - lower <= WIDEST else "not known"
+        found = f"{row.found_in_one:,}", f"{row.found_in_all:,}"
+        table.add_row(f"{row.limit:,.15g}", people, share, f"{row.stddev:,.3g}", *found)
     if table.row_count:
         yield table
         yield Text(MEANS.format(beyond=f"{rows[-1].people_lower:,} to {rows[-1].people_upper:,}"))
-    if option := next((row.suggested for row in rows if row.suggested), ""):
-        (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
-        yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED))
-        yield Text(option)
-    else:
-        least = PLAIN * promise.number("accuracy", "noise_scale")
-        needed = promise.number("parameters", "epsilon") * least / FEW
-        yield Text(NOBODY.format(least=least, epsilon=f"{needed:.2g}"))
+    if not (option := next((row.suggested for row in rows if row.suggested), "")):
+        yield Text(NOBODY)
+        return
+    (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
+    yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED))
+    yield Text(option)
 
 
 def rounded(value: float, spread: float | None) -> str:
@@ -333,5 +326,5 @@ def interval(lower: float | None, upper: float | None) -> str:
         return "-" if upper is None else f"{rounded(upper, None)} or less"
     if upper is None:
         return f"{lower:,.0f} or more"
-    spread = (upper - lower) / 4
+    spread = _spread(lower, upper)
     return f"{rounded(lower, spread)} to {rounded(upper, spread)}"

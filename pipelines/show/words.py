@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Limit
@@ -131,9 +128,6 @@ LABEL, MUCH, MOST = 11, 0.05, 0.5
 DRY = "dry run: nothing is published, recorded or spent; these numbers are exact, guard them like the input"
 NO_COUNTERS = "the runner reports no counters: how many rows were used is not known"
 
-SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
-"""What makes names the same, by the option that does."""
-
 QUOTES = {"records_of_many_lines": "records of CSV have very many lines: --quote none takes quotes as text"}
 
 COUNTED = QUOTES | {
@@ -181,7 +175,6 @@ class Asked(NamedTuple):
     name: str
     counters: Mapping[str, int]
     record: Mapping[str, Any]
-    published: int = 0
 
 
 class Budget(NamedTuple):
@@ -233,14 +226,12 @@ def summary(
     dead_letter: str | None = None,
     dry_run: bool = False,
     views: Sequence[str] = (),
-    items: Iterable[str] = (),
 ) -> Summary:
     """Say what a run has used and published, what it promises, and how accurate that is.
 
     Args:
         budget: what it costs; None where nobody knows.
         path: of its rows; None if they are not kept.
-        items: that are published.
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
@@ -248,27 +239,15 @@ def summary(
     warning = next(filter(None, found), None) if nothing is None else None
     used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
-    parameters = asked[0].record.get("parameters", {})
     lines = {
-        "privacy": privacy_in_words(guarantee, parameters.get("window")),
+        "privacy": privacy_in_words(guarantee, asked[0].record.get("parameters", {}).get("window")),
         "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
         "limits": _together({each.name: limits_in_words(each.record) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
         "views": f"{', '.join(views)}: at no cost" if views else "",
-        "note": _alike(items, [each for name, each in SPELLED.items() if not parameters.get(name)]),
         "more": "" if path is None or dry_run else f"privstream explain {path}",
     }
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
-
-
-def _alike(items: Iterable[str], spelled: Sequence[tuple[str, str]]) -> str:
-    """Say how many names would be the same, and by which options; empty where none would."""
-    nfc = partial(unicodedata.normalize, "NFC")
-    number = sum(many for many in Counter(nfc(nfc(item).casefold()) for item in items).values() if many > 1)
-    if not number or not spelled:
-        return ""
-    differ, options = zip(*spelled, strict=True)
-    return f"{number:,} published names differ in {' or '.join(differ)} alone: {' '.join(options)}"
 
 
 def _of(asked: Asked, text: str) -> str:
@@ -391,12 +370,6 @@ def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
         return f"at least {least}"
     most = percent(upper, math.ceil)
     return f"about {percent(share)} ({least} to {most})" if share else f"at most {most}" if upper else "nothing"
-
-
-def is_limited(record: Mapping[str, Any]) -> bool:
-    """Tell whether limits may leave something out of the numbers for which intervals do not allow."""
-    intervals = (record.get("accuracy") or {}).get("intervals") or {}
-    return bool(intervals.get("limits") and not intervals.get("released"))
 
 
 def percent(share: float, towards: Callable[[float], int] = round) -> str:

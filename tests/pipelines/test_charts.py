@@ -40,11 +40,10 @@ KINDS = {
 EXTREME = ["$\\frac{1}{2}$", "x" * 5000, "\x00\x01\x0b\ud800", "\u05e9\u05dc\u05d5\u05dd", "]]>&amp;", "a\nb"]
 
 
-def chart_of(name: str, rows: list[Any], *, unit: str = "person", limited: bool = False, **parameters: Any) -> Chart:
+def chart_of(name: str, rows: list[Any], *, unit: str = "person", **parameters: Any) -> Chart:
     """Return the chart of rows that a run with these parameters has published."""
     record = {"made_by": {"command": f"privstream {name}"}, "parameters": parameters}
     record |= {"guarantee": {"privacy_unit": {"what": unit}}}
-    record |= {"accuracy": {"intervals": {"limits": ["some"]}}} if limited else {}
     return chart_of_table(arrow_table(type(rows[0]) if rows else question(name).row_type, rows), record)
 
 
@@ -78,11 +77,11 @@ def rises(item: str, rise: float | None) -> KeyRise:
 @pytest.mark.parametrize("word", WORDS)
 def test_each_question_has_its_marks(word: str) -> None:
     rows = [row_of(word, hour, name) for hour in range(3) for name in ("tea", "coffee")]
-    chart = chart_of(word, rows, limited=True)
+    chart = chart_of(word, rows)
     spec = chart.spec()
     assert marks(spec) == KINDS[word] and spec["width"] == WIDE
     assert json.loads(json.dumps(spec, allow_nan=False)) == spec
-    assert len(chart.caption.split()) <= 40 and "limits retain" in chart.caption
+    assert len(chart.caption.split()) <= 40
     (shown, *_) = values(spec)
     if KINDS[word] != ["bar"] and word != "predecessor":
         assert shown["lower"] is not None and shown["upper"] is not None
