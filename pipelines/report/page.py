@@ -112,11 +112,10 @@ def _sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
     if what not in shown.columns:
         return f"{words.capital(shown.heading)}."
     names = [name_of(row, shown.keys) for row in shown.rows.to_pylist()]
+    ends = shown.columns.get(INTERVAL, [""] * len(names))
     told = [
-        f"{name}{': ' * bool(name)}{number}{f' ({ends})' if ends else ''}"
-        for name, number, ends in zip(
-            names, shown.columns[what], shown.columns.get(INTERVAL, [""] * len(names)), strict=True
-        )
+        f"{name}{': ' * bool(name)}{number}{f' ({between})' if between else ''}"
+        for name, number, between in zip(names, shown.columns[what], ends, strict=True)
     ]
     first = "Largest " if shown.number in ("rise", "ratio") else "Most " if shown.of_items else ""
     told = told[::-1] if shown.several else told

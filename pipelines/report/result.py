@@ -160,12 +160,8 @@ def results_in(path: str) -> list[str]:
         return [os.path.join(path, output) for output in outputs] or [path]
     found = list[str]()
     for name in sorted(os.listdir(path)):
-        file = os.path.join(path, name)
-        if (
-            name.endswith(BESIDE)
-            and (rows := file.removesuffix(BESIDE)).lower().endswith(ROWS)
-            and os.path.isfile(file)
-        ):
+        rows = (file := os.path.join(path, name)).removesuffix(BESIDE)
+        if rows != file and rows.lower().endswith(ROWS) and os.path.isfile(file):
             found.append(rows)
         elif name[0] not in "._" and os.path.isfile(os.path.join(file, GUARANTEE)):
             found += results_in(file)

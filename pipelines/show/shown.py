@@ -13,7 +13,7 @@ from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.show import words
 from privstream.transforms.row_types import LimitShare
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 NUMBERS = ("people", "value", "estimate", "ratio", "distance")
@@ -288,9 +288,8 @@ FOUND = (
 
 def limits_below(rows: Sequence[LimitShare], monitor: Any) -> Iterator[Any]:
     """Yield what `privstream suggest` shows on a terminal: its rows, and the option on a line of its own."""
-    table = Table("limit", "people", "retained", "noise", "in one", "in each", box=SIMPLE_HEAD)
-    for column in table.columns:
-        column.justify = "right"
+    names = ("limit", "people", "retained", "noise", "in one", "in each")
+    table = Table(*(Column(name, justify="right") for name in names), box=SIMPLE_HEAD)
     for row in rows[:-1]:  # the last one has no limit
         lower, upper = row.kept_lower or 0.0, row.kept_upper or 0.0
         people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"

@@ -200,8 +200,7 @@ class Budget(NamedTuple):
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
         cost = "a repetition, at no cost; " if self.repeats else ""
-        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
-        runs = f"{'would be ' * self.dry}{runs}"
+        runs = "would be " * self.dry + (f"all {self.runs:,} runs" if self.runs > 1 else "the only run")
         unit = "" if self.what == "person" else f" for one {self.what}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
@@ -235,8 +234,7 @@ def summary(
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
-    found = [next((_of(each, text) for text in _warnings(each)), "") for each in asked]
-    warning = next(filter(None, found), None) if nothing is None else None
+    warning = next((_of(each, text) for each in asked for text in _warnings(each)), None) if nothing is None else None
     used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
     lines = {
