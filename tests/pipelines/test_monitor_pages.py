@@ -87,6 +87,8 @@ def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
     assert sorted(result.table.to_pylist(), key=repr) == sorted(arrow_table(row_type, rows).to_pylist(), key=repr)
     assert result.guarantee == PERSONS and result.made_of
     shown = section(result)
+    begins = {"busy": "Alerts", "rate": "Ratios", "sums": "Contributions", "top": "Contributions", "up": "Rise in"}
+    assert shown["title"].startswith(begins[name]), "what its numbers are, not those of its question"
     assert "svg" in shown["image"] and shown["explained"]["view"] and shown["sentence"].endswith(".")
     lines = (output / f"{name}.jsonl").read_text().splitlines(keepends=True)
     (output / f"{name}.jsonl").write_text("".join(lines[1:]))

@@ -99,6 +99,13 @@ def test_several_results_are_sections(tmp_path: Path) -> None:
     assert page.count("<figure") == 2
 
 
+def test_what_began_last_is_the_newest(tmp_path: Path) -> None:
+    path = write(tmp_path, "flags")
+    rows = [row_of("flags", hour, name) for name, first in (("a", 0), ("b", 1)) for hour in range(first, 3)]
+    write_row_file(str(path), row_types.CategoryFlag, rows)
+    assert "Newest of 2: b, 1 January 01:00 to 03:00." in plain(page_of(tmp_path, path))
+
+
 def test_what_rose_comes_first(tmp_path: Path) -> None:
     path = write(tmp_path, "counts")
     promise = Path(f"{path}.guarantee.json")
