@@ -145,7 +145,7 @@ class Shown:
 
     def trends(self, most: int) -> tuple[str, list[str]]:
         """Draw the numbers of so many last windows beside each row; the name of the column first, empty without one."""
-        if self.number is None or len(self.windows) < 2 or self.several or not most:
+        if self.number is None or len(self.windows) < 2 or self.several:
             return "", []
         last = self.windows[-most:]
         found = self.table.filter(pc.greater_equal(self.table["window_start"].cast(pa.int64()), last[0]))
