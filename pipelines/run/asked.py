@@ -122,7 +122,6 @@ class Asked:
             name=self.name,
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
-            published=counters.get(self.transform.counter, 0),
         )
 
 

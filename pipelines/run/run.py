@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
-import pyarrow as pa
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
@@ -20,7 +19,6 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
-from privstream.pipelines.promise import Promise
 from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, row_type_of, shards_for
 from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
 from privstream.pipelines.run.places import Places, destinations, send
@@ -29,9 +27,8 @@ from privstream.pipelines.run.views import Table, answer_views, tables_of, views
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
-from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
+from privstream.pipelines.show.words import LABEL, Budget, summary, view_parameters
 from privstream.pipelines.sinks.row_files import (
-    ITEM_FIELDS,
     PARTIAL,
     check_wide,
     fingerprint,
@@ -63,14 +60,6 @@ OF_COMMAND = frozenset({option.name for option in options_of(None, ("output", "a
 
 def _in_words_of_file(text: str) -> str:
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
-
-
-def _distinct(table: pa.Table, name: str) -> list[str]:
-    return table[name].unique().to_pylist() if name in table.column_names else []
-
-
-def _shown(value: Any) -> str:
-    return " and ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Run:
@@ -260,7 +249,6 @@ class Run:
             dead_letter=monitor.output.dead_letter,
             dry_run=self.dry_run,
             views=[view.name for view in self.views],
-            items={item for table in tables.values() for name in ITEM_FIELDS for item in _distinct(table, name)},
         )
         words = str if monitor.single else _in_words_of_file
         say(words("\n".join(told.before)))
@@ -285,17 +273,14 @@ class Run:
         info, record = asked.question.info, asked.facts(counted).record
         if info.below is not None:
             rows = [asked.row_type(**row) for row in table.to_pylist()]
-            for shown in loaded(info.below)(rows, Promise("", record), self.monitor):
+            for shown in loaded(info.below)(rows, self.monitor):
                 Console().print(shown, soft_wrap=True)
             return
         path = None if self.places.terminal else self.places.rows(name)
         nothing, limit, heading = info.why_nothing or "nothing is published", HEAD, name
         if name in views:
-            given = views[name]["view"]
-            nothing = "nothing surely rose" if "against" in given else "nothing is published"
-            lengths = {key: window_in_words(given[key]) for key in ("over", "against") if key in given}
-            given = given | {key: text if " " in text else f"1 {text}" for key, text in lengths.items()}
-            heading = f"{name} ({', '.join(f'{key} {_shown(value)}' for key, value in given.items())})"
+            record = {**record, "parameters": record["parameters"] | view_parameters(views, name)}
+            nothing = "nothing surely rose" if "against" in views[name]["view"] else "nothing is published"
         elif self.monitor.single:
             limit, heading = MOST_ROWS, ""
         print_rows(table, record, name=heading, path=path, limit=limit, nothing=nothing)

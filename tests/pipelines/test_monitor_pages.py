@@ -75,7 +75,7 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
     assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert page.count("Made of what ") == 5 and page.count("<figure") == 7 and "All results together" in page
-    assert "tea, 1 January 02:00 to 1 January 03:00" in page, "alerts are a list"
+    assert "tea, 1 January 02:00 to 03:00" in page, "alerts are a list"
     assert "<script>document.title" not in page
 
 
@@ -87,7 +87,9 @@ def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
     assert sorted(result.table.to_pylist(), key=repr) == sorted(arrow_table(row_type, rows).to_pylist(), key=repr)
     assert result.guarantee == PERSONS and result.made_of
     shown = section(result)
-    assert "svg" in shown["image"] and shown["view"] and shown["sentence"].endswith(".")
+    begins = {"busy": "Alerts", "rate": "Ratios", "sums": "Contributions", "top": "Contributions", "up": "Rise in"}
+    assert shown["title"].startswith(begins[name]), "what its numbers are, not those of its question"
+    assert "svg" in shown["image"] and shown["explained"]["view"] and shown["sentence"].endswith(".")
     lines = (output / f"{name}.jsonl").read_text().splitlines(keepends=True)
     (output / f"{name}.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="has changed"):

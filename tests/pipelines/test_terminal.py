@@ -117,6 +117,13 @@ def test_the_largest_rows_of_the_newest_window_come_first_with_all_windows_besid
     assert lines[-1].startswith("20 of 174 ") and lines[-1].endswith("week.csv")
 
 
+def test_what_all_rows_have_in_common_is_shown() -> None:
+    table = arrow_table(HeavyHitter, [in_hour(0, "tea", 9.0)]).add_column(2, "country", [["de"]])
+    stream = io.StringIO()
+    print_rows(table, record("heavy-hitters"), console=Console(file=stream, width=80))
+    assert stream.getvalue().splitlines()[2].split()[:3] == ["de", "tea", "9"]
+
+
 def test_a_window_without_a_row_has_no_block() -> None:
     rows = [in_hour(hour, "tea", number) for hour, number in enumerate((100, 50, 200))] + [in_hour(2, "cake", 45.0)]
     lines = printed(rows, "heavy-hitters").splitlines()
