@@ -32,19 +32,14 @@ from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
 from privstream.pipelines.sinks.row_files import (
     ITEM_FIELDS,
-    PARTIAL,
-    check_wide,
-    fingerprint,
-    move_file,
     read_table,
-    write_json,
     write_row_file,
-    write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
+from privstream.pipelines.sinks.wide import check_wide, write_wide
 from privstream.pipelines.sinks.writers import SENT
-from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.stores import filesystems, has_folders, join
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.stores import PARTIAL, filesystems, fingerprint, has_folders, join, move_file, write_json
 from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.parameters import plain
@@ -92,7 +87,7 @@ class Run:
         tables = tables_of(monitor, self.plan.transforms)
         answers = answer_views(self.views, tables)
         # what is read
-        read = reader(data, shared_fields(self.plan.fields), self.options, folder)
+        read = reader(data, Readings.of(self.plan.fields), self.options, folder)
         workers = workers_of(workers, self.options, read)
         files = () if unbounded else read.files
         ledger = None if self.ledger is None else self.ledger.path
@@ -365,9 +360,3 @@ def _check(monitor: Monitor, *, dry: bool) -> None:
 
 def _word(monitor: Monitor) -> str:
     return next(iter(monitor.questions.values())).info.word if monitor.single else "run"
-
-
-def shared_fields(fields: Mapping[str, FieldMapping]) -> FieldMapping | SharedFields:
-    """Return what is read for all questions."""
-    distinct = set(fields.values())
-    return next(iter(distinct)) if len(distinct) == 1 else SharedFields(tuple(fields.items()))

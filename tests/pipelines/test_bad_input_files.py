@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.files import match_files
+from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.readers import ReadEvents
+from raw_rows import readings
 
 GOOD = {"user": "u", "item": "i", "time": 1}
 SCHEMA = {
@@ -26,7 +26,7 @@ SCHEMA = {
 
 
 def launch(path, **fields):
-    return ReadEvents(str(path), FieldMapping(**({"time_zone": "UTC"} | fields)))
+    return ReadEvents(str(path), readings(**fields))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(make, format, tmp_path):
     make(tmp_path / f"a.{format}")
     found = f"cannot read {tmp_path}/a.{format}: {NO_FILE}"
     if make is folder:  # its files are read, of which there are none
-        found = f"--input must have at least one file: there is none in the folder {tmp_path}/a.{format}"
+        found = f"--input must have at least one file: nothing matches {tmp_path}/a.{format}"
     assert refused(tmp_path / f"a.{format}") == found
 
 

@@ -4,7 +4,7 @@ import itertools
 import os
 
 import pytest
-from privstream.pipelines.sources.found_files import KEPT_SECONDS, FolderPolls, Seen, list_folder, split_pattern
+from privstream.pipelines.sources.readers import KEPT_SECONDS, FolderPolls, Seen, list_folder, split_pattern
 from privstream.transforms.timing.steps import MICROS
 
 NOW = 2_000_000_000 * MICROS

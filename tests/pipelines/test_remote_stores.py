@@ -12,9 +12,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from local_stores import SECRET, s3_server
 from privstream.pipelines import cli, stores
 from privstream.pipelines.accounts.run_identity import content_digest
-from privstream.pipelines.sinks.row_files import check_destination, fingerprint, move_file, whole_file, write_once
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.files import match_files
+from privstream.pipelines.sources.formats import InputFileError
+from privstream.pipelines.stores import check_destination, fingerprint, move_file, whole_file, write_once
 
 HEADER = "user,item,time\n"
 RUN = ["counts", "--window", "1d", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "1", "--delta", "1e-6",
