@@ -17,7 +17,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -45,6 +44,14 @@ def scheme_of(path: str) -> str | None:
 def is_glob(path: str) -> bool:
     """Tell whether a path may stand for several files."""
     return any(sign in path for sign in "*?[")
+
+
+def imported(module: str, extra: str, what: str) -> Any:
+    """Import a module that is there with an extra alone, which something needs."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ValueError(f"{what} needs an extra: pip install 'privstream[{extra}]'") from None
 
 
 def filesystems() -> type[FileSystems]:
@@ -162,13 +169,8 @@ def check_store(path: str, option: str) -> None:
     scheme = scheme_of(path)
     if scheme is None:
         return
-    module, extra = CLIENTS.get(scheme, ("", ""))
-    try:
-        missing = bool(module) and find_spec(module) is None
-    except ModuleNotFoundError:  # the packages around it
-        missing = True
-    if missing:
-        raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
+    if scheme in CLIENTS:
+        imported(*CLIENTS[scheme], f"{option} of {scheme}://")
     if filesystems()._pipeline_options is None:  # a command that takes no options of Beam
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - late, as all of Beam here
 

@@ -32,11 +32,12 @@ from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
 from privstream.pipelines.sinks.row_files import (
     ITEM_FIELDS,
+    check_wide,
     read_table,
     write_row_file,
+    write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
-from privstream.pipelines.sinks.wide import check_wide, write_wide
 from privstream.pipelines.sinks.writers import SENT
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.stores import PARTIAL, filesystems, fingerprint, has_folders, join, move_file, write_json

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.stores import opened, whole_file
+from privstream.pipelines.stores import imported, opened, whole_file
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.batches import from_stream
 from privstream.transforms.counters import counter
@@ -156,12 +156,6 @@ def shape_of(row_type: Any) -> Shape:
     hints = {name: (hint, get_args(hint)) for name, hint in types_of(row_type).items()}
     optional = {name for name, (_, kinds) in hints.items() if kinds in OPTIONAL_NUMBERS}
     fields = {name: kinds[0] if name in optional else hint for name, (hint, kinds) in hints.items()}
-    for name, kind in fields.items():
-        if kind not in ARROW_TYPES:
-            raise TypeError(
-                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp (a number perhaps "
-                f"Optional), got {kind}"
-            )
     item = next((name for name in ITEM_FIELDS if name in fields), None)
     parts, layout = getattr(row_type, "item_columns", ()), getattr(row_type, "layout", PLAIN)
     columns = {column: kind for name, kind in fields.items() for column in (parts if name == item else ()) or (name,)}
@@ -190,26 +184,19 @@ def output_format(path: str, option: str = "--output") -> str:
     if ending not in WRITTEN:
         raise ValueError(f"{option} must end in {', '.join('.' + known for known in WRITTEN)}, got {path}")
     if ending == "xlsx":
-        openpyxl()
+        imported("openpyxl", "xlsx", f"{option} of .xlsx")
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Rows, *, owner_only: bool = False) -> None:
+def write_row_file(path: str, row_type: type, rows: Rows) -> None:
     """Write rows as one file, whole or not at all."""
-    table, format = rows if isinstance(rows, pa.Table) else plain_table(row_type, rows), output_format(path)
-    with whole_file(path, owner_only=owner_only) as stream:
-        write_rows(stream, row_type, [table], format)
+    table = rows if isinstance(rows, pa.Table) else plain_table(row_type, rows)
+    with whole_file(path) as stream:
+        write_rows(stream, row_type, [table], output_format(path))
 
 
 def write_parts(
-    impulse: bytes,
-    parts: Iterable[Any],
-    *,
-    path: str,
-    format: str,
-    row_type: Any,
-    order: Sequence[str],
-    owner_only: bool,
+    impulse: bytes, parts: Iterable[Any], path: str, format: str, row_type: Any, order: Sequence[str], owner_only: bool
 ) -> None:
     """Write the file of a pipeline, and count that it is complete.
 
@@ -374,17 +361,9 @@ CLOCK = 'yyyy-mm-dd hh:mm:ss "{}"'
 """How a time is shown: a date of Excel has no zone, so its form says how far it is from UTC."""
 
 
-def openpyxl() -> Any:
-    """Import the library of workbooks."""
-    try:
-        return importlib.import_module("openpyxl")
-    except ImportError:
-        raise ValueError("--output of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
-
-
 def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout) -> None:
     """Write a workbook whose times are dates by the clocks of the layout; no text of it is a formula."""
-    library, clocks = openpyxl(), Clocks(layout.zone)
+    library, clocks = importlib.import_module("openpyxl"), Clocks(layout.zone)
     book = library.Workbook(write_only=True)
 
     def cell(value: Any, *, is_time: bool = False) -> Any:
@@ -451,7 +430,8 @@ def _check_number(rows: int) -> None:
 
 
 def _rows_of(stream: BinaryIO) -> Iterator[list[Any]]:
-    for number, sheet in enumerate(openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets):
+    book = importlib.import_module("openpyxl").load_workbook(io.BytesIO(stream.read()), read_only=True)
+    for number, sheet in enumerate(book.worksheets):
         for row in islice(sheet.iter_rows(), int(number > 0), None):
             yield [_of_cell(cell) for cell in row]
 
@@ -477,3 +457,42 @@ def restored(values: Any, kind: pa.DataType, format: str) -> Any:
     if format == "csv" or (format == "jsonl" and kind == MOMENT):
         return pa.array(values, pa.string()).cast(kind)
     return pa.array(values, kind)
+
+
+WIDE_FORMATS = ("csv", "xlsx", "parquet")
+NUMBERS = ("people", "value", "estimate")  # fields with the number of a row; the first that it has is shown
+LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, beside the item
+
+
+def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
+    """Check before a run that its rows can be written so."""
+    if unbounded or path.rpartition(".")[2].lower() not in WIDE_FORMATS:
+        known = ", ".join(f".{each}" for each in WIDE_FORMATS)
+        raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
+    fields = shape_of(row_type).fields
+    if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
+        raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
+
+
+def write_wide(path: str, row_type: type, rows: pa.Table) -> None:
+    """Write rows side by side, the largest sum first; a window in which an item has no row is empty.
+
+    Privacy: post-processing.
+    """
+    shape, plain = shape_of(row_type), in_micros(rows).to_pylist()
+    types, clocks = shape.columns, Clocks(shape.layout.zone)
+    number = next(name for name in NUMBERS if name in types)
+    items = shape.parts or ((shape.item,) if shape.item else ())
+    names = [name for name in LABELS if any(row.get(name, "") != "" for row in plain)] + [*items]
+    starts = sorted({row["window_start"] for row in plain})
+    days = clocks.at_midnight(starts)
+    heads = [clocks.local(start).date().isoformat() if days else shape.layout.time(start) for start in starts]
+    lines: dict[tuple[Any, ...], dict[int, Any]] = {}
+    for row in plain:
+        lines.setdefault(tuple(row[name] for name in names), {})[row["window_start"]] = row[number]
+    largest = sorted(lines.items(), key=lambda line: -sum(filter(None, line[1].values())))
+    schema = arrow_schema({name: types[name] for name in names} | dict.fromkeys(heads, types[number]), PLAIN, heads)
+    cells = zip(*((*label, *map(line.get, starts)) for label, line in largest), strict=True)
+    table = pa.table([*cells], schema=schema) if largest else schema.empty_table()
+    with whole_file(path) as stream:
+        write_tables(stream, row_type.__name__, schema, [table], output_format(path), shape.layout)

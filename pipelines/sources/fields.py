@@ -63,7 +63,7 @@ class FieldMapping:
         mark = self.delimiter or ","
         if len(mark) > 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n \0':
             raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {mark!r}")
-        _ = self.text  # once, before the fields go to workers
+        encoding_of(self.encoding)
         if self.time_zone is not None:
             zone_clock(self.time_zone)
         if self.time_format is None:
@@ -93,12 +93,6 @@ class FieldMapping:
             decimal=self.decimal,
             where=None if self.where is None else Filter(self.where),
         )
-
-    @cached_property
-    def text(self) -> TextForm:
-        """How files of text are written."""
-        mark = None if self.delimiter is None else self.delimiter.encode()
-        return TextForm(encoding_of(self.encoding), mark, self.names, quote=self.quote == "double")
 
     @property
     def several(self) -> tuple[str, ...]:
@@ -159,7 +153,9 @@ class Readings:
     @cached_property
     def text(self) -> TextForm:
         """How files of text are written."""
-        return self.questions[0][1].text._replace(names=self.names)
+        one = self.questions[0][1]
+        mark = None if one.delimiter is None else one.delimiter.encode()
+        return TextForm(encoding_of(one.encoding), mark, self.names, quote=one.quote == "double")
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from privstream.pipelines.locations import DATABASE, POSTGRESQL
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.sources.formats import InputFileError
+from privstream.pipelines.stores import imported
 from privstream.transforms.reading.fields import is_text
 
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
@@ -91,15 +92,8 @@ def _texts(fields: Readings, names: Sequence[str]) -> str:
     return ", ".join(f"CAST({name} AS varchar) AS {name}" for name in quoted)
 
 
-def _imported(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ValueError(f"--input of a database needs an extra: pip install 'privstream[{extra}]'") from None
-
-
 def _of_duckdb(path: str, query: str, fields: Readings, stream: BinaryIO) -> None:
-    duckdb = _imported("duckdb", "duckdb")
+    duckdb = imported("duckdb", "duckdb", "--input of a database")
     if not os.path.isfile(path):
         raise InputFileError(f"--input must be a file of DuckDB that exists, got {path}")
     asked = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException)
@@ -133,8 +127,8 @@ ROWS_AS_CSV = "COPY (SELECT {} FROM ({}\n) AS asked) TO STDOUT (FORMAT csv, HEAD
 
 def _of_postgresql(url: str, query: str, fields: Readings, stream: BinaryIO) -> None:
     """Write the rows of a query, which can change nothing."""
-    server = _imported("privstream.pipelines.postgresql", "postgresql")
-    psycopg = _imported("psycopg", "postgresql")
+    server = imported("privstream.pipelines.postgresql", "postgresql", "--input of a database")
+    psycopg = importlib.import_module("psycopg")
     where, rule = server.parse_url(url, "--input", DATABASE)[0], "--input must be a database that answers"
     told: tuple[str, ...] = ABOUT_THE_QUERY
     try:

@@ -202,25 +202,22 @@ class WatchEvents(beam.PTransform[Any, Any]):
         if (listing := list_folder(pattern)) is None:
             raise InputFileError(f"--input must be a folder that can be listed, to be watched, got {pattern}")
         there = [seen for seen in listing if not seen.is_mark and seen.size]
-        self.files = sorted(EventFile(seen.path, seen.size, format or "") for seen in there)
-        self._check_one()
+        refused: list[Exception] = []
+        for seen in sorted(there):
+            try:
+                check_fields(EventFile(seen.path, seen.size, format_of(seen.path, format)), fields)
+                break  # options are right by which one of the files that are there at launch can be used
+            except (ValueError, TypeError) as error:
+                refused.append(error)
+        else:
+            if refused:
+                raise refused[0]
 
     def expand(self, pbegin: Any) -> Any:
         """Poll the folder, and read files side by side."""
         folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
         found = poll_parts(pbegin, [b"folder"], folder, EventFile)
         return read_by(read_watched, found | "Spread files" >> beam.Reshuffle(), "Read files", self.fields)
-
-    def _check_one(self) -> None:
-        """Refuse options by which none of the files that are there at launch can be used."""
-        refused: Exception | None = None
-        for file in self.files:
-            try:
-                return check_fields(file._replace(format=format_of(file.path, file.format)), self.fields)
-            except (ValueError, TypeError) as error:
-                refused = refused or error
-        if refused:
-            raise refused
 
 
 class PollFolder(PolledSource):
@@ -232,7 +229,7 @@ class PollFolder(PolledSource):
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
         """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
-        polls, began = FolderPolls.from_bytes(position), Timestamp.now().micros
+        polls, began = FolderPolls(*json.loads(position or b"[]")), Timestamp.now().micros
         listing = list_folder(self.pattern)
         if listing is None:
             counter("listings_failed").inc()
@@ -348,13 +345,8 @@ class FolderPolls:
                 self.taken[name] = (stamp, 0 if name in there else gone or now)
 
     def to_bytes(self) -> bytes:
-        """Return the state, to be restored by `from_bytes`."""
+        """Return the state: the first three fields as JSON."""
         return json.dumps([self.taken, self.waiting, self.until], sort_keys=True).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes | None) -> FolderPolls:
-        """Restore the state; nothing has been taken if there is none."""
-        return cls() if data is None else cls(*json.loads(data))
 
 
 def list_folder(pattern: str) -> list[Seen] | None:

@@ -30,27 +30,21 @@ RULE = TEXT_RULE
 
 def read_lines(stream: BinaryIO, encoding: str = UTF_8) -> Iterator[list[tuple[int, bytes]] | Damage]:
     """Read lines that are not blank, with their numbers, in blocks of about a mebibyte; too long ones are reported."""
-    line, rest = 1, b""
-    for number, piece in enumerate(chain(read_pieces(stream, encoding), [b"\n"])):
-        text = rest + (piece if number else piece.removeprefix(BYTE_ORDER_MARK))
-        whole, newline, rest = text.rpartition(b"\n")
-        if newline:
-            yield from _split(whole, line)
-            line += whole.count(b"\n") + 1
+    read, rest = 0, b""
+    for piece in chain(read_pieces(stream, encoding), [b"\n"]):
+        *lines, rest = (rest + piece).split(b"\n")
+        found: list[tuple[int, bytes]] = []
+        for number, line in enumerate(lines, read + 1):
+            text = line.removeprefix(BYTE_ORDER_MARK if number == 1 else b"").removesuffix(b"\r")
+            if len(text) > MAX_LINE_BYTES:
+                rule = f"line must be at most {MAX_LINE_BYTES} bytes"
+                yield Damage("long_line", rule, f"line {number}", quote(text[:MAX_LINE_BYTES]))
+            elif text.strip():
+                found.append((number, text))
+        if found:
+            yield found
+        read += len(lines)
         rest = rest[: MAX_LINE_BYTES + 2]  # is too long, whatever follows: a carriage return at the end does not count
-
-
-def _split(block: bytes, first: int) -> Iterator[list[tuple[int, bytes]] | Damage]:
-    found: list[tuple[int, bytes]] = []
-    for number, line in enumerate(block.split(b"\n"), first):
-        text = line.removesuffix(b"\r")
-        if len(text) > MAX_LINE_BYTES:
-            rule = f"line must be at most {MAX_LINE_BYTES} bytes"
-            yield Damage("long_line", rule, f"line {number}", quote(line[:MAX_LINE_BYTES]))
-        elif line.strip():
-            found.append((number, text))
-    if found:
-        yield found
 
 
 def schema(stream: BinaryIO, form: TextForm = PLAIN) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 from privstream.pipelines.sources.formats import PLAIN, Damage, RawEvents, TextForm, UnfitError, numbered
+from privstream.pipelines.stores import imported
 from privstream.transforms.reading.fields import column_of, describe_row
 
 ROWS = 1 << 14
@@ -60,9 +60,9 @@ def read(
 def _rows(stream: BinaryIO) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the names in the first row, and the values of each further one."""
     try:
-        openpyxl: Any = importlib.import_module("openpyxl")
-    except ImportError:
-        raise UnfitError("it needs an extra: pip install 'privstream[xlsx]'") from None
+        openpyxl = imported("openpyxl", "xlsx", "a workbook")
+    except ValueError as error:
+        raise UnfitError(str(error)) from None
     data = io.BytesIO(stream.read())
     with zipfile.ZipFile(data) as packed:
         if sum(part.file_size for part in packed.infolist()) > LARGEST:

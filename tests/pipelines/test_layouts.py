@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
-from privstream.pipelines.sinks.row_files import Layout, read_row_file, with_item_columns, write_row_file
-from privstream.pipelines.sinks.wide import write_wide
+from privstream.pipelines.sinks.row_files import Layout, read_row_file, with_item_columns, write_row_file, write_wide
 from privstream.pipelines.sources import xlsx_events
 from privstream.pipelines.sources.files import files_with, unusable
 from privstream.pipelines.sources.formats import Damage
