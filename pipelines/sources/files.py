@@ -131,7 +131,10 @@ def check_unchanged(file: EventFile) -> None:
 
 @contextmanager
 def opened_events(file: EventFile) -> Iterator[BinaryIO]:
-    """Open a file, decompressed if it is text; what happens in the block is worded without its bytes."""
+    """Open a file, of compressed text what is in it.
+
+    Errors in the block become one that names the file: those of libraries may quote its bytes.
+    """
     try:
         raw = opened(file.path)
     except OSError as error:
@@ -144,7 +147,7 @@ def opened_events(file: EventFile) -> Iterator[BinaryIO]:
             raise
         except UnfitError as error:
             raise InputFileError(f"{file.path} cannot be read: {error}") from None
-        except Exception as error:  # of libraries, which may quote what is in the file
+        except Exception as error:  # each library has its own
             raise InputFileError(f"{file.path} {FORMATS[file.format].RULE} ({type(error).__name__})") from None
 
 

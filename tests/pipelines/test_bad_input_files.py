@@ -197,6 +197,7 @@ def test_a_glob_passes_over_folders_and_names_a_pipe(tmp_path):
     (tmp_path / "a.jsonl").write_text(NAMED_GOOD)
     (tmp_path / "b.jsonl").mkdir()
     assert [file.path for file in match_files(f"{tmp_path}/*.jsonl")] == [f"{tmp_path}/a.jsonl"]
+    assert match_files(f"{tmp_path}/**/*.jsonl") == match_files(f"{tmp_path}/*.jsonl")
     os.mkfifo(tmp_path / "c.jsonl")
     with pytest.raises(InputFileError, match=rf"c\.jsonl: {NO_FILE}"):
         match_files(f"{tmp_path}/*.jsonl")
