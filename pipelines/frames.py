@@ -66,7 +66,7 @@ def ask(
 
     *Privacy*: as the guarantee of the result says. The same question about the same values in the same order, with the
     same key, is the same release, and costs nothing more. Another order of rows is another release. Since cells of
-    notebooks run more than once, `key` (which has a ledger beside it), `key_variable` or `ledger` must be given.
+    notebooks run more than once, `key` (which has a ledger beside it) or `ledger` must be given.
     The `log` of the result has exact numbers: it is shown only where you ask for it.
 
     Args:
@@ -104,10 +104,10 @@ def ask(
 
 def check_account(given: Mapping[str, Any]) -> None:
     """Refuse a call that, made again, would be a further release, or that nobody counts."""
-    if all(given.get(name) is None for name in ("key", "key_variable", "ledger")):
+    if all(given.get(name) is None for name in ("key", "ledger")):
         raise ValueError(
-            "key must be given, so that the same cell, run again, is no further release; or "
-            "key_variable; or a ledger, which counts every run (ledger='none' goes without)"
+            "key must be given, so that the same cell, run again, is no further release; or a ledger, which counts "
+            "every run (ledger='none' goes without)"
         )
     ledger = given.get("ledger") or given.get("key")
     if given.get("run_id") is not None and ledger in (None, "none"):

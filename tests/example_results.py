@@ -67,7 +67,7 @@ def write(
         str(path), question(word).row_type, [row_of(word, hour, name) for name in names for hour in range(3)]
     )
     promise = {
-        "made_by": {"command": f"privstream {word}", "version": "0.1.0"},
+        "made_by": {"command": f"privstream {word}", "version": "1.0.0"},
         "parameters": {"epsilon": 1.0, "beta": 0.05, "run_id": f"run-{word}", "max_hits": 4},
         "guarantee": guarantee_record(guarantee),
         "accuracy": {"sentence": "Accuracy <of the run>.", "detection_threshold": 90, "threshold": 80},
@@ -80,7 +80,7 @@ def write(
         name=f"run-{word}",
         dataset="shop",
         command=word,
-        version="0.1.0",
+        version="1.0.0",
         data="0123secretdigest",
         key=KeyedNoise(KEY).fingerprint,
         output="",

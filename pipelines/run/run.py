@@ -99,7 +99,7 @@ class Run:
             if "shards" in question.info.arguments:  # which change no answer
                 given[name]["shards"] = shards_for(workers, sum(file.size for file in files))
         self.identity = identify(monitor, given, self.plan.fields, files)
-        self.noise = noise_source(account.key, account.key_variable, self.identity.label(account.run_id))
+        self.noise = noise_source(account.key, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
         # where it goes
         if not dry_run:

@@ -133,7 +133,7 @@ OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folde
 
 OUT_OF_MEMORY = (
     "the run ran out of memory, and no file is half-written. What is remembered grows with items that are not found "
-    "yet and with people who have reached their limits, until the run or a period of --renew_every ends: shorter ones "
+    "yet and with people who have reached their limits, until the run or a period of --renew-every ends: shorter ones "
     "need less, and workers of a cluster share it"
 )
 
@@ -149,7 +149,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+        raise UsageError(f"unknown option {unknown[0]}")
     options = PipelineOptions(arguments)
     try:
         reach_stores(arguments, options)

@@ -273,7 +273,7 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
     def __init__(self, folder: str, *, seconds: float = 60, most: int = 5000) -> None:
         super().__init__()
         self.folder, self.seconds, self.most = folder, seconds, most
-        check_folder(folder, "--dead_letter")
+        check_folder(folder, "dead_letter")
 
     @override
     def expand(self, letters: Any) -> Any:

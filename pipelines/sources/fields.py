@@ -11,7 +11,16 @@ import pyarrow as pa
 from privstream.mechanisms.checks import positive
 from privstream.pipelines.sources.formats import UTF_8, TextForm, encoding_of
 from privstream.transforms.reading.domain import Spelling, column_names
-from privstream.transforms.reading.fields import NUMBER, OPTIONAL, TEXT, UNREAD, BrokenRuleError, EventFields, is_number
+from privstream.transforms.reading.fields import (
+    NUMBER,
+    NUMBERS,
+    OPTIONAL,
+    TEXT,
+    UNREAD,
+    BrokenRuleError,
+    EventFields,
+    kind_of,
+)
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import FieldNames, of_kind, read_column
 from privstream.transforms.reading.times import TimeForm, check_form, has_zone, zone_clock
@@ -118,7 +127,7 @@ class FieldMapping:
         for name, content in contents.items():
             column = _empty(name, f"--{content}", schema, source)
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-            if content == "time" and is_number(kind) and self.time_unit is None:
+            if content == "time" and kind_of(kind) in NUMBERS and self.time_unit is None:
                 rule = "--time-unit must be one of s, ms, us, ns"
                 raise ValueError(f"{rule}: field `{name}` of {source} has plain numbers")
             local = (types.is_timestamp(kind) and kind.tz is None) or types.is_date(kind)

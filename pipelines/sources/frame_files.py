@@ -16,7 +16,7 @@ from privstream.pipelines.locations import DATABASE, POSTGRESQL
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.stores import imported
-from privstream.transforms.reading.fields import is_text
+from privstream.transforms.reading.fields import TEXT, kind_of
 
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
 MOST_SECONDS = (1 << 63) // 1000 - 1
@@ -58,7 +58,7 @@ def _created(path: str) -> BinaryIO:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column as one chunk, with text written out where it is a dictionary or a view."""
     kind = column.type
-    if is_text(kind):
+    if kind_of(kind) == TEXT:
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         plain = pa.large_string() if value in (pa.string(), pa.large_string(), pa.string_view()) else pa.large_binary()
         if pa.types.is_dictionary(kind):  # Arrow does not cast those of views

@@ -48,9 +48,7 @@ def test_text_without_events_is_no_error(format, content, tmp_path, read):
 @pytest.mark.parametrize("format", ["avro", "parquet"])
 def test_other_files_are_named_at_launch(format, content, tmp_path):
     (tmp_path / f"a.{format}").write_bytes(content)
-    with pytest.raises(
-        InputFileError, match=rf"a\.{format} is (not an? (Avro|Parquet) file, or|empty: it has 0 bytes)"
-    ):
+    with pytest.raises(InputFileError, match=rf"a\.{format} is not an? (Avro|Parquet) file, or"):
         launch(tmp_path / f"a.{format}")
 
 

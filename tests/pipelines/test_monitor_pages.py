@@ -61,7 +61,7 @@ def output(tmp_path: Path) -> Path:
         views[name] = {"output": path.name, "view": keys, "questions": questions, "rows": row_type.__name__}
         views[name] |= {"order": order, "columns": ["page"], "sha256": fingerprint(str(path))}
     whole = {
-        "made_by": {"command": "privstream run", "version": "0.1.0"},
+        "made_by": {"command": "privstream run", "version": "1.0.0"},
         "parameters": {"run_id": "run-counts", "dataset": "shop", "monitor": "monitor.yaml"},
         "guarantee": guarantee_record(PERSONS) | {"paragraph": "All of it <together>."},
         "questions": {name: {"output": f"{name}.jsonl"} for name in ("pages", "errors")},
