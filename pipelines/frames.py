@@ -182,7 +182,7 @@ def _execute(monitor: Monitor, frame: Any, path: str) -> dict[str, str]:
     """Write the columns of a frame that are read into a file, and run; return the paths of rows by name."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
-    fields = loaded("run.run.shared_fields")(read)
+    fields = loaded("sources.fields.Readings").of(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")(table, fields.names, path)
     with loaded("run.run.Run").prepare(monitor) as run:

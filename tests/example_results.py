@@ -42,7 +42,8 @@ PERSONS = PrivacyGuarantee(
 
 def arrow_table(row_type: Any, rows: Any) -> pa.Table:
     """Return rows as a table as they are written."""
-    return shape_of(row_type).written(plain_table(row_type, rows))
+    shape, plain = shape_of(row_type), plain_table(row_type, rows)
+    return (shape.split(plain) if shape.parts else plain).select(shape.schema.names).cast(shape.schema)
 
 
 def row_of(word: str, hour: int, name: str) -> Any:

@@ -17,7 +17,7 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.row_files import fingerprint
+from privstream.pipelines.stores import fingerprint
 from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 

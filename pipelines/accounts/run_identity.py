@@ -12,9 +12,9 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.entries import WATCHED, record_digest
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
-from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.stores import filesystems, opened, scheme_of
+from privstream.pipelines.sources.files import EventFile
+from privstream.pipelines.sources.formats import COMPRESSED, InputFileError
+from privstream.pipelines.stores import filesystems, opened, reason, scheme_of
 from privstream.transforms.parameters import plain
 from privstream.transforms.reading.times import zone_clock
 
@@ -96,8 +96,7 @@ def content_digest(path: str) -> list[str]:
         with opened(path) as stream:
             return [compression, hashlib.file_digest(stream, partial(hashlib.blake2b, digest_size=16)).hexdigest()]
     except OSError as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise InputFileError(f"cannot read {path}: {reason}") from None
+        raise InputFileError(f"cannot read {path}: {reason(error)}") from None
 
 
 def _place(path: str) -> str:

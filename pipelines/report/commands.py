@@ -19,7 +19,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report import result as results
-from privstream.pipelines.sinks.row_files import check_destination, whole_file
+from privstream.pipelines.stores import check_destination, whole_file
 from privstream.pipelines.terminal import clock, printable, say
 
 TITLE = "Differentially private results"

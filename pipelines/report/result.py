@@ -21,8 +21,8 @@ from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show import words
 from privstream.pipelines.show.shown import keys_of
-from privstream.pipelines.sinks.row_files import fingerprint, read_rows, shape_of, sort_table, with_item_columns
-from privstream.pipelines.stores import check_store, exists
+from privstream.pipelines.sinks.row_files import read_rows, shape_of, sort_table, with_item_columns
+from privstream.pipelines.stores import check_store, exists, fingerprint
 from privstream.transforms import row_types
 from privstream.transforms.reading.domain import column_names
 

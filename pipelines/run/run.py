@@ -29,19 +29,15 @@ from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
 from privstream.pipelines.show.words import LABEL, Budget, summary, view_parameters
 from privstream.pipelines.sinks.row_files import (
-    PARTIAL,
     check_wide,
-    fingerprint,
-    move_file,
     read_table,
-    write_json,
     write_row_file,
     write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
 from privstream.pipelines.sinks.writers import SENT
-from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.stores import filesystems, has_folders, join
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.stores import PARTIAL, filesystems, fingerprint, has_folders, join, move_file, write_json
 from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.parameters import plain
@@ -81,7 +77,7 @@ class Run:
         tables = tables_of(monitor, self.plan.transforms)
         answers = answer_views(self.views, tables)
         # what is read
-        read = reader(data, shared_fields(self.plan.fields), self.options, folder)
+        read = reader(data, Readings.of(self.plan.fields), self.options, folder)
         workers = workers_of(workers, self.options, read)
         files = () if unbounded else read.files
         ledger = None if self.ledger is None else self.ledger.path
@@ -350,9 +346,3 @@ def _check(monitor: Monitor, *, dry: bool) -> None:
 
 def _word(monitor: Monitor) -> str:
     return next(iter(monitor.questions.values())).info.word if monitor.single else "run"
-
-
-def shared_fields(fields: Mapping[str, FieldMapping]) -> FieldMapping | SharedFields:
-    """Return what is read for all questions."""
-    distinct = set(fields.values())
-    return next(iter(distinct)) if len(distinct) == 1 else SharedFields(tuple(fields.items()))

@@ -12,7 +12,8 @@ from privstream.pipelines import cli
 from privstream.pipelines.report.commands import LivePage
 from privstream.pipelines.report.page import section
 from privstream.pipelines.report.result import read_result
-from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
+from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.pipelines.stores import fingerprint
 from privstream.transforms.row_types import AlertState, KeyCount, KeyRise, RatioEstimate
 
 ITEMS = ["tea", HOSTILE[0]]

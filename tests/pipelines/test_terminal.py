@@ -12,8 +12,9 @@ from privstream.pipelines import cli
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.show.shown import moments
-from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
+from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
+from privstream.pipelines.stores import write_json
 from privstream.pipelines.terminal import say, show
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter
