@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (8_735, 43),
-    "transforms": (7_895, 33),
-    "pipelines": (13_540, 74),
+    "mechanisms": (8_560, 41),
+    "transforms": (7_850, 33),
+    "pipelines": (12_985, 72),
     "tests": (27_775, 199),
     "benchmarks": (1_690, 7),
     "deploy": (445, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 56_850
+WORDS = 56_730
 """Of all pages, *.md."""
 
-WALK = (204, 37)
+WALK = (114, 24)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {
