@@ -6,7 +6,7 @@ import marshal
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from privstream.pipelines.run.views_stream import Followed, FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
-from privstream.pipelines.runners.processes import Tell, crew, workers_for
+from privstream.pipelines.runners.processes import Tell, crew
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import EventFile
@@ -127,17 +127,10 @@ class SendAway(beam.DoFn):
         SENT[self.name, to].append(keep(marshal.dumps(self.waiting.pop(to))))
 
 
-class Receive(beam.PTransform[Any, Any]):
-    """Gives the elements of a type that were sent to this process under a name, at their times."""
-
-    def __init__(self, name: str, kind: Any) -> None:
-        super().__init__()
-        self.name, self.kind = name, kind
-
-    @override
-    def expand(self, pbegin: Any) -> Any:
-        made = beam.FlatMap(_received, self.kind if self.kind is DeadLetter else None)
-        return pbegin | "Names" >> beam.Create([self.name]) | "Open" >> made.with_output_types(self.kind)
+def receive(pipeline: Any, stage: str, name: str, kind: Any) -> Any:
+    """Return the elements of a type that were sent to this process under a name, at their times."""
+    opened = beam.FlatMap(_received, kind if kind is DeadLetter else None).with_output_types(kind)
+    return pipeline | f"{stage} what" >> beam.Create([name]) | stage >> opened
 
 
 def _received(name: str, kind: Any) -> Iterator[Any]:
@@ -174,7 +167,7 @@ class Share:
                 given = events_for(name, read.events, self.fields)
             else:
                 before = transform.segments[self.segment - 1]
-                given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
+                given = receive(pipeline, stage_label(name, "Receive"), name, before.gives)
             segment = transform.of_checked().segment(self.segment, Shared(self.number, self.processes))
             found = given | stage_label(name, type(transform).__name__) >> segment
             send = SendAway(name, self.processes if following else None)
@@ -235,7 +228,7 @@ class EventPipeline:
 
     places: Places
     read: Any
-    questions: tuple[Asked, ...]
+    questions: Mapping[str, Asked]  # by the names of their rows
     workers: int  # processes that share the work, where all questions let them
     views: Sequence[Followed]  # what is made of published rows while the run goes on
     sent: Mapping[str, Any]  # where rows of these are sent, by name
@@ -255,12 +248,20 @@ class EventPipeline:
             accepted: called as soon as the runner has taken the pipeline of streaming input.
         """
         unbounded = self.places.unbounded
-        processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
-        if unbounded:
-            _prepare(options)
+        processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions.values()) else 1
+        standard = options.view_as(StandardOptions)
+        standard.streaming = unbounded or standard.streaming
+        if unbounded and standard.runner == LOCAL_RUNNER:
+            say(
+                f"{LOCAL_RUNNER} writes windows only when the input has ended, and without --end at most the first 512 "
+                "of a question that publishes every window: use PrismRunner or FlinkRunner"
+            )
         unseen = [beam.FlatMap(lambda row: ()) for _ in self.questions]
         writes = unseen if paths is None else list(map(self._writer, self.questions, paths))
         folders = [*(paths or ()), *(self.places.rows(view.name) for view in self.views)] if unbounded else []
+        transforms = {each.name: each.transform for each in self.questions.values()}
+        letters = bool(self.places.monitor.output.dead_letter)
+        share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
@@ -273,22 +274,15 @@ class EventPipeline:
                 raise UsageError(str(error)) from error
             charge()
 
-        with ExitStack() as stack:
-            first = None
-            if folders:
-                stack.enter_context(alone_in(folders))
-            if processes > 1:
-                transforms = {each.name: each.transform for each in self.questions}
-                letters = bool(self.places.monitor.output.dead_letter)
-                share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
-                first = partial(share_out, stack.enter_context(crew(processes, perform)), share, self.read, options)
+        with alone_in(folders), crew(processes, perform) if processes > 1 else nullcontext() as tell:
+            first = None if tell is None else partial(share_out, tell, share, self.read, options)
             return launch.run(options, build, [join(folder, END) for folder in folders], accepted, first)
-        raise AssertionError  # a `with` may swallow errors as far as mypy knows
 
-    def _writer(self, asked: Asked, path: str) -> Any:
+    def _writer(self, name: str, path: str) -> Any:
+        asked = self.questions[name]
         order = asked.question.info.order
         if self.places.unbounded:
-            return self._windows(path, asked.row_type, order, asked.destinations)
+            return self._windows(path, asked.row_type, order, self.sent[name])
         if asked.transform.view is None:
             return WriteRows(path, asked.row_type, order=order, option="output")
         return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
@@ -299,7 +293,7 @@ class EventPipeline:
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         read = pipeline | READ >> self.read
         dead, written = [read.dead_letters], {}
-        for asked, write in zip(self.questions, writes, strict=True):
+        for asked, write in zip(self.questions.values(), writes, strict=True):
             events = events_for(asked.name, read.events, self.read.fields)
             named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
             try:
@@ -317,11 +311,11 @@ class EventPipeline:
 
     def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Receive what processes have made of the input, run the segments that they do not share, and write."""
-        dead = [pipeline | "Receive letters" >> Receive(LETTERS, DeadLetter)]
-        for asked, write in zip(self.questions, writes, strict=True):
+        dead = [receive(pipeline, "Receive letters", LETTERS, DeadLetter)]
+        for asked, write in zip(self.questions.values(), writes, strict=True):
             transform = asked.transform
             shared = transform.shared_segments
-            rows = pipeline | asked.label("Receive") >> Receive(asked.name, transform.segments[shared - 1].gives)
+            rows = receive(pipeline, asked.label("Receive"), asked.name, transform.segments[shared - 1].gives)
             if shared < len(transform.segments):
                 published = rows | asked.label(type(transform).__name__) >> transform.segment(shared)
                 dead.append(published.dead_letters)
@@ -334,22 +328,3 @@ class EventPipeline:
             file = self.places.unbounded and WriteDeadLetterFiles(path)
             letters = file or WriteRows(path, DeadLetter, option="dead_letter", owner_only=True)
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
-
-
-def _prepare(options: PipelineOptions) -> None:
-    standard = options.view_as(StandardOptions)
-    standard.streaming = True
-    if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
-        say(
-            f"{LOCAL_RUNNER} writes windows only when the input has ended, and without --end at most the first 512 "
-            "of a question that publishes every window: use PrismRunner or FlinkRunner"
-        )
-
-
-def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
-    """Return how many processes may share the work of a run."""
-    if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
-        return workers_for(given, sum(file.size for file in read.files))
-    if given is not None and workers_for(given, 0) > 1:
-        raise ValueError(f"workers must be 1 but for files on {LOCAL_RUNNER}, got {given}")
-    return 1

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 import pyarrow as pa
+from apache_beam.options.pipeline_options import StandardOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
@@ -22,13 +23,14 @@ from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, row_type_of, shards_for
-from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
+from privstream.pipelines.run.pipeline import EventPipeline, reader
 from privstream.pipelines.run.places import Places, destinations, send
 from privstream.pipelines.run.plan import Paid, Plan, about
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
-from privstream.pipelines.runners.launch import parse_beam_options
+from privstream.pipelines.runners.launch import LOCAL_RUNNER, parse_beam_options
+from privstream.pipelines.runners.processes import workers_for
 from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
 from privstream.pipelines.sinks.row_files import (
     ITEM_FIELDS,
@@ -42,7 +44,7 @@ from privstream.pipelines.sinks.row_files import (
     write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
-from privstream.pipelines.sinks.writers import SENT
+from privstream.pipelines.sinks.writers import SENT, Destination
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import gap, is_quiet, say
@@ -93,15 +95,16 @@ class Run:
         answers = answer_views(self.views, tables)
         # what is read
         read = reader(data, shared_fields(self.plan.fields), self.options, folder)
-        workers = workers_of(workers, self.options, read)
         files = () if unbounded else read.files
+        size, local = sum(file.size for file in files), self.options.view_as(StandardOptions).runner == LOCAL_RUNNER
+        workers = workers_for(workers, size if local and not unbounded else None)
         ledger = None if self.ledger is None else self.ledger.path
         self.places.check([file.path for file in files], ledger, dry=dry_run)
         # what is drawn
         given = {paid.name: self.plan.arguments(paid) for paid in self.plan.questions}
         for name, question in monitor.questions.items():
             if "shards" in question.info.arguments:  # which change no answer
-                given[name]["shards"] = shards_for(workers, sum(file.size for file in files))
+                given[name]["shards"] = shards_for(workers, size)
         self.identity = identify(monitor, given, self.plan.fields, files)
         self.noise = noise_source(account.key, account.key_variable, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
@@ -110,15 +113,16 @@ class Run:
             if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
+        self.sent: dict[str, Sequence[Destination]] = {}  # to where, the rows of each question and view
         self.questions = {paid.name: self._asked(paid, given[paid.name]) for paid in self.plan.questions}
-        self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
-        asked = tuple(self.questions.values())
-        if monitor.output.notify and not any([*(each.destinations for each in asked), *self.sent.values()]):
+        for name, table in answers.items():
+            self._send(name, table.written_type, table.key)
+        if monitor.output.notify and not any(self.sent.values()):
             rule = "must be given with alerts, or with a view above or below a number"
             raise WrongKeyError(("output", "notify"), rule)
         self.promised = self._promised(answers)
         streamed = followed(self.views, tables, answers) if unbounded else ()
-        self.pipeline = EventPipeline(self.places, read, asked, workers, streamed, self.sent)
+        self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
     @contextmanager
@@ -134,8 +138,8 @@ class Run:
             folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-")) if query else ""
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
-    def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
-        return destinations(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
+    def _send(self, name: str, row_type: type, key: Sequence[str]) -> None:
+        self.sent[name] = destinations(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
 
     def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
         monitor, places, name = self.monitor, self.places, paid.name
@@ -155,6 +159,7 @@ class Run:
             row_type = row_type_of(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
                 check_wide(places.rows(name), row_type, unbounded=places.unbounded)
+            self._send(name, row_type, question.info.key)
             return Asked(
                 name="" if monitor.single else name,
                 question=question,
@@ -162,7 +167,6 @@ class Run:
                 transform=transform,
                 promised=promised,
                 row_type=row_type,
-                destinations=self._sent(name, row_type, question.info.key),
             )
 
     def _promised(self, answers: Mapping[str, Table]) -> dict[str, Any]:
@@ -207,25 +211,27 @@ class Run:
 
     def _publish_files(self) -> tuple[Counters, Mapping[str, Any]]:
         """Run over files, and give rows their names once all are complete; return counters, and rows to be shown."""
-        answers, wide = {}, self.monitor.output.wide
+        answers, places = {}, self.places
         with self._hidden_folder() as folder:
-            paths = {name: self.places.hidden(name, folder) for name in self.questions}
-            counted = self.pipeline.run(self.options, self._pay, [*paths.values()])
+            hidden = {name: places.hidden(name, folder) for name in (*self.questions, *self.sent)}
+            counted = self.pipeline.run(self.options, self._pay, [hidden[name] for name in self.questions])
             for name, each in self.questions.items():
-                answers[name], counted = each.answer(paths[name], counted)
-            tables = {name: read_table(paths[name], each.row_type) for name, each in self.questions.items()}
-            tables |= self._write_views(answers, folder) if self.views else {}
-            for name, each in () if self.places.terminal else self.questions.items():
-                if wide:
-                    write_wide(each.path, each.row_type, tables[name])
+                answers[name], counted = each.answer(hidden[name], counted)
+            types = {name: each.row_type for name, each in self.questions.items()}
+            transforms = {name: each.transform for name, each in self.questions.items()}
+            for name, table in answer_views(self.views, tables_of(self.monitor, transforms, answers)).items():
+                types[name] = table.written_type
+                write_row_file(hidden[name], types[name], table.rows)
+            tables = {name: read_table(hidden[name], kind) for name, kind in types.items()}
+            for name, table in () if places.terminal else tables.items():
+                if self.monitor.output.wide:
+                    write_wide(places.rows(name), types[name], table)
                 else:
-                    move_file(paths[name], each.path)
-            if not self.places.terminal:
+                    move_file(hidden[name], places.rows(name))
+            if not places.terminal:
                 self._write_guarantees(counted)
-        for each in self.questions.values():
-            send(each.destinations, each.path)
         for name, to in self.sent.items():
-            send(to, self.places.rows(name))
+            send(to, places.rows(name))
         return counted, {} if is_quiet() else tables
 
     def _pay(self) -> None:
@@ -272,10 +278,10 @@ class Run:
                 sys.stdout.flush()
             gap()
         say(words("\n".join(told.after)), LABEL)
-        for each in asked if places.unbounded else ():
-            if each.destinations:
-                to = " and ".join(one.name() for one in each.destinations)
-                say(f"{each.counters(counted).get(SENT, 0):,} rows sent to {to}")
+        for name, each in self.questions.items():
+            if places.unbounded and (to := self.sent[name]):
+                sent = each.counters(counted).get(SENT, 0)
+                say(f"{sent:,} rows sent to {' and '.join(one.name() for one in to)}")
         if told.nothing is not None:
             raise NothingUsableError(words(told.nothing))
 
@@ -314,18 +320,6 @@ class Run:
         finally:
             with suppress(Exception):  # what remains there is not complete, and hidden
                 filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # others delete by a prefix
-
-    def _write_views(self, answers: Mapping[str, Any], folder: str) -> dict[str, Any]:
-        """Write the views of rows: first all of them into a folder, and then into the output; return their rows."""
-        transforms = {name: each.transform for name, each in self.questions.items()}
-        found = answer_views(self.views, tables_of(self.monitor, transforms, answers))
-        hidden = {name: self.places.hidden(name, folder) for name in found}
-        for name, table in found.items():
-            write_row_file(hidden[name], table.written_type, table.rows)
-        tables = {name: read_table(hidden[name], table.written_type) for name, table in found.items()}
-        for name, path in hidden.items():
-            move_file(path, self.places.rows(name))
-        return tables
 
     def _write_guarantees(self, counted: Counters | None = None) -> None:
         """Write what each question promises, and last what is promised of all of them together.

@@ -29,11 +29,9 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     PrismRunnerOptions,
     StandardOptions,
-    WorkerOptions,
     _BeamArgumentParser,
 )
 from apache_beam.portability.api import beam_fn_api_pb2_grpc
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.runner import PipelineState, create_runner
 from apache_beam.runners.worker import worker_pool_main
 from apache_beam.transforms import environments
@@ -70,21 +68,13 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
         return f"{HOST}:{bound}", server
 
 
-def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
-    """Start a pipeline, and let it do what no option of Beam says.
-
-    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: Beam is slow to weigh values. And
-    the folder with lists of packages to install, which Beam would leave, goes.
-    """
-    cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
-    packages: Any = environments.python_sdk_dependencies
-    local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
-    with nullcontext() if local else TemporaryDirectory(prefix="privstream-") as folder:
-        listed = (lambda options: ()) if local else partial(packages, tmp_dir=folder)
+def _started(pipeline: beam.Pipeline) -> Any:
+    """Start a pipeline whose workers listen on loopback alone, and whose list of packages to install goes."""
+    with TemporaryDirectory(prefix="privstream-") as folder:
+        packages = partial(environments.python_sdk_dependencies, tmp_dir=folder)
         with (
             patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers),
-            patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache),
-            patch.object(environments, "python_sdk_dependencies", listed),
+            patch.object(environments, "python_sdk_dependencies", packages),
         ):
             return pipeline.run()
 
@@ -128,6 +118,7 @@ GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", elements.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
+REPORTED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", re.MULTILINE)  # by workers, as text
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
@@ -196,7 +187,7 @@ def run(
             build(pipeline)
             if first is not None:
                 counters = first()
-            result = _started(pipeline, options)
+            result = _started(pipeline)
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
@@ -217,7 +208,7 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     try:
         pipeline = new_pipeline(options)
         build(pipeline)
-        result = _started(pipeline, options)
+        result = _started(pipeline)
         result.wait_until_finish()
     except Exception as error:
         raise RunError(cause(error)) from None
@@ -299,13 +290,8 @@ def cause(error: BaseException) -> str:
     ours = source.startswith("raise ") and path.startswith(OURS)
     if message and (ours or not WORKER.search(text)):
         return message
-    if _kind(error).endswith("MemoryError"):
+    kind = [type(error).__name__, *REPORTED.findall(str(error))][-1]
+    if kind.endswith("MemoryError"):
         return OUT_OF_MEMORY
     where = f" at `{source}`" if path else ""
-    return f"the run failed with {_kind(error)}{where}; --traceback shows more, and may show records"
-
-
-def _kind(error: BaseException) -> str:
-    """Return the name of an error's type, also of one that a worker reported as text."""
-    reported = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", str(error), re.MULTILINE)
-    return str(reported[-1]) if reported else type(error).__name__
+    return f"the run failed with {kind}{where}; --traceback shows more, and may show records"
