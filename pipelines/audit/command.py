@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json as of_json
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -30,8 +29,8 @@ MEANING = (
     "An audit can refute a guarantee, and cannot prove it: the proofs are in docs/proofs.",
 )
 
-Case = tuple[str, Callable[[], tuple[str, Any, PrivacyGuarantee]]]
-"""The name of a replay, and what returns question, transform and claim; a ValueError says why it cannot."""
+Case = tuple[str, Any, PrivacyGuarantee]
+"""A question, its transform, and what is claimed of it."""
 
 
 def run(target: str, json: bool) -> None:
@@ -39,9 +38,9 @@ def run(target: str, json: bool) -> None:
     found, without = list[dict[str, Any]](), dict[str, str]()
     try:
         cases = _runs(target) if os.path.sep in target or target.endswith(".json") else _examples(target)
-        for name, made in cases:
+        for name, case in cases:
             try:
-                word, transform, claim = made()
+                word, transform, claim = _as_claimed(case) if isinstance(case, Promise) else case
                 with clock(f"replaying {name}"):
                     shown, _ = worst_pair(word, transform).replay()
             except ValueError as error:
@@ -55,9 +54,7 @@ def run(target: str, json: bool) -> None:
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     if json:
-        least = min(found, key=lambda one: float(one["share"]))
-        about = {name: least[name] for name in ("claimed_epsilon", "claimed_delta", "unit", "share")}
-        print(of_json.dumps({**about, "replays": found, "without_replay": without}, indent=2))
+        print(of_json.dumps({"replays": found, "without_replay": without}, indent=2))
     else:
         columns = [Column(name, justify="right", no_wrap=True) for name in ("epsilon", "delta", "share")]
         table = Table("replay", *columns, Column("verdict", no_wrap=True))
@@ -72,33 +69,33 @@ def run(target: str, json: bool) -> None:
     say("consistent: nothing was found beyond what the guarantee allows")
 
 
-def _examples(word: str) -> Iterator[Case]:
+def _examples(word: str) -> Iterator[tuple[str, Case]]:
     """Yield small runs of a question, of files and of streams."""
     if word not in RUNS:
         raise ValueError(f"TARGET must be one of {', '.join(RUNS)}, or a guarantee file, .json, got {word}")
     for name, options in RUNS[word].items():
         streamed = question(word).transform_class(**{**RUN, **options}, noise=KeyedNoise.random(f"audit {word} {name}"))
         for form, transform in (("file", streamed.over_files()), ("stream", streamed)):
-            yield f"{name}, {form}", lambda transform=transform: (word, transform, transform.guarantee)  # type: ignore[misc]
+            yield f"{name}, {form}", (word, transform, transform.guarantee)
 
 
-def _runs(path: str) -> Iterator[Case]:
-    """Yield the runs of a guarantee file, that of a question or of a monitor, against what each file claims."""
+def _runs(path: str) -> Iterator[tuple[str, Promise]]:
+    """Yield what guarantee files promise: that of a question, or those beside that of a monitor."""
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"{path} must be a file that can be read")
     if promise.number("made_by", "command") != MADE_BY + OF_MONITOR:
-        yield "the run", partial(_as_claimed, promise)
+        yield "the run", promise
         return
     for name, each in promise.number("questions").items():
         beside = promise_path(os.path.join(os.path.dirname(path), str(each["output"])))
         found = None if beside == path else Promise.read(beside)
         if found is None:
             raise ValueError(f"{path} must have the guarantee of {name} beside it, which is not there")
-        yield name, partial(_as_claimed, found)
+        yield name, found
 
 
-def _as_claimed(promise: Promise) -> tuple[str, Any, PrivacyGuarantee]:
+def _as_claimed(promise: Promise) -> Case:
     """Return the question of a run, its transform, and what its guarantee file claims."""
     word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:

@@ -52,11 +52,10 @@ class Draw(NamedTuple):
 
 @dataclass
 class Record:
-    """All noise of a run, and what was published."""
+    """All noise of a run."""
 
     draws: dict[Label, list[Draw]] = field(default_factory=lambda: defaultdict(list))  # each once
     unbound: set[tuple[Any, bytes, int, int]] = field(default_factory=set)  # by law: bound to no totals
-    rows: list[Any] = field(default_factory=list)
 
 
 @contextmanager
@@ -73,22 +72,22 @@ def recording() -> Iterator[Record]:
         return found
 
     def keeping(draw: Callable[..., Any], law: Any, source: Any, labels: Any) -> Any:
-        inside = getattr(drawing, "inside", False)
-        if not inside:  # some laws draw digits from others
-            name = _name(source)
-            for label in _labels(labels):
-                if label in bound:
-                    (by, *low), totals = bound[label]
-                    drawn, found = Draw(law, totals), record.draws[name, by, low[0], low[1]]
-                    if drawn not in found:
-                        found.append(drawn)
-                else:
-                    record.unbound.add((law, name, *label))
+        if getattr(drawing, "inside", False):  # some laws draw digits from others
+            return draw(law, source, labels)
+        name = _name(source)
+        for label in _labels(labels):
+            if label not in bound:
+                record.unbound.add((law, name, *label))
+                continue
+            (by, *low), totals = bound[label]
+            drawn, found = Draw(law, totals), record.draws[name, by, low[0], low[1]]
+            if drawn not in found:
+                found.append(drawn)
         drawing.inside = True
         try:
             return draw(law, source, labels)
         finally:
-            drawing.inside = inside
+            drawing.inside = False
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(PrfNoise, "bind", bind_and_keep))
@@ -247,35 +246,33 @@ class Pair(NamedTuple):
 
     def replay(self) -> tuple[Shown, list[Any]]:
         """Run both, and compare them; return also the rows of the run with the suspect."""
-        records = []
+        found = []
         for sent in ([*self.others, *self.suspect], self.others):
             with recording() as record:
-                record.rows = publish(self.transform, batches(self.transform, sent))
-            records.append(record)
-        one, other = records
+                rows = publish(self.transform, batches(self.transform, sent))
+            found.append((record, rows))
+        (one, rows), (other, _) = found
         law = getattr(getattr(self.transform, "mechanism", None), "law", None)
         noises = [each for each in getattr(law, "noises", ()) if isinstance(each, CompleteTreeNoise | ToeplitzNoise)]
-        return compare(one, other, noises), one.rows
+        return compare(one, other, noises), rows
 
 
 def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.RecordBatch]:
     """Return events as a transform reads them, from both ends of their windows."""
-    steps, found = transform.steps, []
+    steps = transform.steps
     bounds = {window: steps.bounds_micros(steps.first + window) for window in {one.window for one in sent}}
+    times = [
+        end - 1 if place % LAST == 0 else first + place % MICROS
+        for place, (first, end) in enumerate(bounds[one.window] for one in sent)
+    ]
     kind = pa.int64() if transform.event_fields.user == NUMBER else pa.string()
-    for start in range(0, len(sent), size):
-        some = sent[start : start + size]
-        times = []
-        for place, one in enumerate(some):
-            first, end = bounds[one.window]
-            times.append(end - 1 if place % LAST == 0 else first + place % MICROS)
-        columns = {
-            "user": pa.array([one.user for one in some], kind),
-            "item": pa.array([one.item for one in some]),
-            "time": pa.array(times, pa.timestamp("us", "UTC")),
-            "value": pa.array([one.value for one in some]),
-        }
-        found.append(pa.RecordBatch.from_pydict(columns))
+    columns = {
+        "user": pa.array([one.user for one in sent], kind),
+        "item": pa.array([one.item for one in sent]),
+        "time": pa.array(times, pa.timestamp("us", "UTC")),
+        "value": pa.array([one.value for one in sent]),
+    }
+    found: list[pa.RecordBatch] = pa.table(columns).to_batches(max_chunksize=size)
     return found
 
 
