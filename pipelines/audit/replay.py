@@ -26,7 +26,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
-from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import CompleteTreeNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import PrfNoise
@@ -172,22 +171,26 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
     """
     squares = epsilon = 0.0
     running, sources = defaultdict[tuple[int, Any], dict[int, int]](dict), dict[bytes, int]()
+    laws = [{*map(noise.law_at, range(1, noise.horizon + 1))} for noise in noises]  # at one of their steps
     for label in (label for label in one.draws if label in other.draws):
         for here, there in zip(one.draws[label], other.draws[label], strict=False):
             moved = [a - b for a, b in zip(here.totals, there.totals, strict=True)]
-            if of_law := _running(noises, here.law):
+            if of_law := [number for number, some in enumerate(laws) if here.law in some]:
                 place = sources.setdefault(label[0], len(sources))  # counts draw first, and then sums
                 running[of_law[place % len(of_law)], label[:3]][label[3]] = moved[-1]
             elif isinstance(here.law, DiscreteLaplace):
                 epsilon += sum(map(abs, moved)) / here.law.scale
             else:
                 squares += sum(each**2 for each in moved) / here.law.sigma**2
-    for (whose, _), totals in running.items():
-        seen, law = _shifts(noises[whose], totals), noises[whose].law
-        if isinstance(law, DiscreteLaplace):
-            epsilon += float(np.abs(seen).sum()) / law.scale
+    for (whose, _), moved_at in running.items():
+        noise, totals = noises[whose], np.zeros(noises[whose].horizon + 1)
+        for step in range(1, len(totals)):
+            totals[step] = moved_at.get(step, totals[step - 1])
+        seen = np.asarray(noise.shifts(totals[1:]))  # what the noise of each step hides
+        if isinstance(noise.law, DiscreteLaplace):
+            epsilon += float(np.abs(seen).sum()) / noise.law.scale
         else:
-            squares += float(seen @ seen) / (law.sigma / 2 ** noises[whose].fraction) ** 2
+            squares += float(seen @ seen) / (noise.law.sigma / 2**noise.fraction) ** 2
     return Shown(
         shift=math.sqrt(squares),
         epsilon=epsilon,
@@ -195,20 +198,6 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
         repeated=sum(len(draws) > 1 for run in (one, other) for draws in run.draws.values()),
         unbound=len(one.unbound | other.unbound),
     )
-
-
-def _running(noises: Sequence[Any], law: Any) -> list[int]:
-    """Return which of these draw from a law, at one of their steps."""
-    found = ((number, {*map(noise.law_at, range(1, noise.horizon + 1))}) for number, noise in enumerate(noises))
-    return [number for number, laws in found if law in laws]
-
-
-def _shifts(noise: Any, moved: dict[int, int]) -> Floats:
-    """Return what the noise of each step hides of running totals of a key that differ so much, by step."""
-    totals = np.zeros(noise.horizon + 1)
-    for step in range(1, len(totals)):
-        totals[step] = moved.get(step, totals[step - 1])
-    return np.asarray(noise.shifts(totals[1:]))
 
 
 def _allowed(guarantee: PrivacyGuarantee) -> tuple[float, bool]:

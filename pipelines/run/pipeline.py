@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -186,30 +185,21 @@ def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
     return counted, dict(SENT)
 
 
-def evenly(parts: Sequence[EventFile], processes: int) -> list[list[EventFile]]:
-    """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
-    shares: list[list[EventFile]] = [[] for _ in range(processes)]
-    sizes = [0] * processes
-    for part in sorted(parts, key=lambda part: part.rows or part.size, reverse=True):
-        least = sizes.index(min(sizes))
-        shares[least].append(part)
-        sizes[least] += part.rows or part.size
-    return shares
-
-
 def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given. `share` is what all do alike.
     """
-    parts = evenly(read.parts(), share.processes)
+    parts = sorted(read.parts(), key=lambda part: part.rows or part.size, reverse=True)  # each takes one in turn
     counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
     for segment in range(max(each.shared_segments for each in share.transforms.values())):
         share = replace(share, segment=segment, options=options.get_all_options(drop_default=True))
         tasks = [
-            pickler.dumps(replace(share, number=number, parts=parts[number], received=dict(there[number])))
+            pickler.dumps(
+                replace(share, number=number, parts=parts[number :: share.processes], received=dict(there[number]))
+            )
             for number in range(share.processes)
         ]
         there = [defaultdict(list) for _ in range(share.processes)]
@@ -273,10 +263,13 @@ class EventPipeline:
             except (ValueError, TypeError) as error:  # of options: it passes through a runner as what it is
                 raise UsageError(str(error)) from error
             charge()
+            if tell is not None:
+                counted.append(share_out(tell, share, self.read, options))
 
+        counted: list[Counters] = []
         with alone_in(folders), crew(processes, perform) if processes > 1 else nullcontext() as tell:
-            first = None if tell is None else partial(share_out, tell, share, self.read, options)
-            return launch.run(options, build, [join(folder, END) for folder in folders], accepted, first)
+            counted.append(launch.run(options, build, [join(folder, END) for folder in folders], accepted))
+        return launch.added(counted)
 
     def _writer(self, name: str, path: str) -> Any:
         asked = self.questions[name]

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 import pyarrow as pa
-from apache_beam.options.pipeline_options import StandardOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, StandardOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
@@ -28,7 +28,6 @@ from privstream.pipelines.run.places import Places, destinations, send
 from privstream.pipelines.run.plan import Paid, Plan, about
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import followed
-from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import LOCAL_RUNNER, parse_beam_options
 from privstream.pipelines.runners.processes import workers_for
 from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
@@ -85,8 +84,9 @@ class Run:
         data, account, unbounded = monitor.data, monitor.account, monitor.data.unbounded
         _check(monitor, dry=dry_run)
         self.options = parse_beam_options(list(beam))
-        to = "" if monitor.output.path == TERMINAL else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
-        name_job(self.options, f"{_word(monitor)}{to}")
+        named, path = self.options.view_as(GoogleCloudOptions), monitor.output.path
+        to = "" if path == TERMINAL else f" to {os.path.basename(os.path.normpath(path))}"
+        named.job_name = named.job_name or f"{_word(monitor)}{to}"  # by which people know a job on Flink's page
         self.ledger = named_ledger(account.ledger, account.key)
         self.places, self.views = Places(monitor), views_of(monitor)
         # what is promised

@@ -134,12 +134,6 @@ ENDED = ("FINISHED", "CANCELED", "FAILED")
 """States of jobs that have ended."""
 
 
-def name_job(options: PipelineOptions, name: str) -> None:
-    """Give a job a name by which people know it on Flink's page, unless `--job_name` has given one."""
-    named = options.view_as(GoogleCloudOptions)
-    named.job_name = named.job_name or name
-
-
 @contextmanager
 def submitted_job(
     options: PipelineOptions, tell: Callable[[str], None], writes: Sequence[str] = ()

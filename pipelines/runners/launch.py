@@ -162,7 +162,6 @@ def run(
     build: Callable[[beam.Pipeline], Any],
     ends: Sequence[str] = (),
     accepted: Callable[[], None] | None = None,
-    first: Callable[[], Counters] | None = None,
 ) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
@@ -172,10 +171,8 @@ def run(
         ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
             Flink, is then cancelled, and has no counters.
         accepted: called once the runner has taken the pipeline.
-        first: is done once the pipeline is built, before it runs; its counters are added.
     """
     runner = options.view_as(StandardOptions).runner
-    counters: Counters = {}
     try:
         with (
             clock(f"running on {runner}") as shown,
@@ -185,8 +182,6 @@ def run(
         ):
             pipeline = new_pipeline(options)
             build(pipeline)
-            if first is not None:
-                counters = first()
             result = _started(pipeline)
             if accepted is not None:
                 accepted()
@@ -199,7 +194,7 @@ def run(
         raise RunError(cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
-    return added([counters, _counted(result)])
+    return _counted(result)
 
 
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
