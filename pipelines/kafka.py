@@ -251,9 +251,10 @@ def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatc
         yield from usable(found, element.place, fields)
 
 
-POLL_SECONDS = 0.5
+MOST_WAITING = 1000  # messages of at most 1 MiB that the client has, and the broker has not
 # With this partitioner Java's clients find a key in the same partition.
 OF_WRITERS: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+OF_WRITERS |= {"queue.buffering.max.messages": MOST_WAITING, "queue.buffering.max.kbytes": 1 << 20}
 OF_WRITERS |= {"message.timeout.ms": None, "transactional.id": None}
 
 
@@ -298,16 +299,12 @@ class KafkaTopic(Destination):
             ours = {**OF_WRITERS, "message.timeout.ms": int(self.patience * 1000)}
             self._producer = client(Producer, self.brokers, self.settings, ours)
         for key, values in self.keyed(rows):
-            waits = True
-            while waits:
-                try:
-                    self._producer.produce(self.topic, json_text(values), key, on_delivery=delivered)
-                    waits = False
-                except BufferError:
-                    self._producer.poll(POLL_SECONDS)
-                except KafkaException as error:  # such as a message that the broker would not take
-                    failed.append(error.args[0])
-                    waits = False
+            if len(self._producer) >= MOST_WAITING:
+                self._producer.flush()
+            try:
+                self._producer.produce(self.topic, json_text(values), key, on_delivery=delivered)
+            except KafkaException as error:  # such as a message that the broker would not take
+                failed.append(error.args[0])
         self._producer.flush()
         if failed:
             self._producer = None

@@ -22,7 +22,7 @@ from privstream.pipelines.model.monitor import Data
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places
-from privstream.pipelines.run.views_stream import Followed, FollowView
+from privstream.pipelines.run.views_stream import FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
@@ -220,7 +220,7 @@ class EventPipeline:
     read: Any
     questions: Mapping[str, Asked]  # by the names of their rows
     workers: int  # processes that share the work, where all questions let them
-    views: Sequence[Followed]  # what is made of published rows while the run goes on
+    views: Sequence[FollowView]  # what is made of published rows while the run goes on
     sent: Mapping[str, Any]  # where rows of these are sent, by name
 
     def run(
@@ -298,7 +298,7 @@ class EventPipeline:
         for view in self.views:
             table = view.table
             write = self._windows(self.places.rows(view.name), table.written_type, table.order, self.sent[view.name])
-            rows = {name: written[name] for name in view.tables} | stage_label(view.name, "Follow") >> FollowView(view)
+            rows = {name: written[name] for name in view.tables} | stage_label(view.name, "Follow") >> view
             rows | stage_label(view.name, "Write") >> write
         self._write_letters(dead)
 
