@@ -18,7 +18,6 @@ from privstream.pipelines.locations import SCHEME
 from privstream.pipelines.sinks.writers import Destination, UnreachableError
 from privstream.pipelines.sources.event_files import Damage, places
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
 from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
 from privstream.pipelines.sources.text_lines import read_objects
@@ -103,8 +102,6 @@ class ReadKafka(beam.PTransform[Any, Any]):
         settings: of librdkafka, such as `security.protocol`.
         seconds: pause between two questions, > 0.
     """
-
-    files: Sequence[EventFile] = ()
 
     def __init__(
         self, url: str, fields: AnyFields, settings: Mapping[str, str] | None = None, *, seconds: float = 0.5

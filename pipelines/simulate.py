@@ -170,9 +170,6 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
 def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -> None:
     """Simulate the city, and write its files."""
     try:
-        paths = {name: path for name, path in (("output", output), ("truth", truth), ("domain", domain)) if path}
-        if len({os.path.realpath(path) for path in paths.values()}) < len(paths):
-            raise ValueError(f"{', '.join(f'--{name}' for name in paths)} must be different files")
         if domain is not None:
             check_destination(domain, "--domain")
         with clock("simulating"):
@@ -182,8 +179,6 @@ def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -
                 stream.writelines(f"{name}\n".encode() for name in sorted([*item_names(given["items"]), *TRENDS]))
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    except OSError as error:
-        raise RunError(f"cannot write {error.filename or output}: {error.strerror or error}") from error
     say(f"{events:,} events of {given['users']:,} people in {given['windows']:,} hours: {output}")
 
 
