@@ -216,6 +216,7 @@ def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptio
 class EventPipeline:
     """Questions as one pipeline."""
 
+    options: PipelineOptions
     places: Places
     read: Any
     questions: Mapping[str, Asked]  # by the names of their rows
@@ -224,11 +225,7 @@ class EventPipeline:
     sent: Mapping[str, Any]  # where rows of these are sent, by name
 
     def run(
-        self,
-        options: PipelineOptions,
-        charge: Callable[[], None],
-        paths: Sequence[str] | None = None,
-        accepted: Callable[[], None] | None = None,
+        self, charge: Callable[[], None], paths: Sequence[str] | None = None, accepted: Callable[[], None] | None = None
     ) -> Counters:
         """Run it; return what was counted.
 
@@ -237,7 +234,7 @@ class EventPipeline:
             paths: where rows go; None discards them (a dry run).
             accepted: called as soon as the runner has taken the pipeline of streaming input.
         """
-        unbounded = self.places.unbounded
+        options, unbounded = self.options, self.places.unbounded
         processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions.values()) else 1
         standard = options.view_as(StandardOptions)
         standard.streaming = unbounded or standard.streaming

@@ -195,8 +195,11 @@ class Plan(NamedTuple):
 
         asked = {name: (each.share, partial(make, name)) for name, each in monitor.questions.items()}
         questions, guarantee = calibrate(asked, epsilon, delta)
-        if guarantee.unit.what == "person":
-            _check_same_people(monitor, guarantee)
+        (first, same), *others = [(name, each.user or monitor.data.user) for name, each in monitor.questions.items()]
+        for name, user in others if guarantee.unit.what == "person" else ():
+            if user != same:  # they mean different things by the person whom all protect together
+                rule = f"must be {same}, as in {first}, for all questions together protect {guarantee.unit}"
+                raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")
         return cls(monitor, fields, given, questions, guarantee)
 
     @property
@@ -226,12 +229,3 @@ def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str,
     reading = Reading.of(monitor.data)
     given = monitor.questions[name].arguments(monitor.windows, reading, monitor.data.time_zone)
     return of_columns(given, len(fields.several)) if fields.several else given
-
-
-def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:
-    """Refuse questions that mean different things by the person whom all protect together."""
-    (first, same), *others = [(name, each.user or monitor.data.user) for name, each in monitor.questions.items()]
-    for name, user in others:
-        if user != same:
-            rule = f"must be {same}, as in {first}, for all questions together protect {guarantee.unit}"
-            raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")

@@ -8,10 +8,9 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Self
 
-import pyarrow as pa
 from apache_beam.options.pipeline_options import GoogleCloudOptions, StandardOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
@@ -66,10 +65,6 @@ def _in_words_of_file(text: str) -> str:
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
 
 
-def _distinct(table: pa.Table, name: str) -> list[str]:
-    return table[name].unique().to_pylist() if name in table.column_names else []
-
-
 def _shown(value: Any) -> str:
     return " and ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -122,7 +117,7 @@ class Run:
             raise WrongKeyError(("output", "notify"), rule)
         self.promised = self._promised(answers)
         streamed = followed(self.views, tables, answers) if unbounded else ()
-        self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
+        self.pipeline = EventPipeline(self.options, self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
     @contextmanager
@@ -133,9 +128,8 @@ class Run:
 
         Without a number of `workers` the size of the input says how many processes share the work.
         """
-        with ExitStack() as kept:
-            query = monitor.data.query is not None
-            folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-")) if query else ""
+        query = monitor.data.query is not None
+        with tempfile.TemporaryDirectory(prefix="privstream-") if query else nullcontext("") as folder:
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
     def _send(self, name: str, row_type: type, key: Sequence[str]) -> None:
@@ -200,10 +194,10 @@ class Run:
         """Charge, run, publish, and tell; a `CommandError` says why not."""
         tables: Mapping[str, Any] = {}
         if self.dry_run:
-            counted = self.pipeline.run(self.options, self._pay)
+            counted = self.pipeline.run(self._pay)
         elif self.places.unbounded:
             paths = [self.places.rows(name) for name in self.monitor.questions]
-            counted = self.pipeline.run(self.options, self._pay, paths, self._write_guarantees)
+            counted = self.pipeline.run(self._pay, paths, self._write_guarantees)
         else:
             counted, tables = self._publish_files()
         self._tell(counted, tables)
@@ -212,9 +206,9 @@ class Run:
     def _publish_files(self) -> tuple[Counters, Mapping[str, Any]]:
         """Run over files, and give rows their names once all are complete; return counters, and rows to be shown."""
         answers, places = {}, self.places
-        with self._hidden_folder() as folder:
+        with tempfile.TemporaryDirectory() if places.terminal else self._hidden_folder() as folder:
             hidden = {name: places.hidden(name, folder) for name in (*self.questions, *self.sent)}
-            counted = self.pipeline.run(self.options, self._pay, [hidden[name] for name in self.questions])
+            counted = self.pipeline.run(self._pay, [hidden[name] for name in self.questions])
             for name, each in self.questions.items():
                 answers[name], counted = each.answer(hidden[name], counted)
             types = {name: each.row_type for name, each in self.questions.items()}
@@ -258,6 +252,7 @@ class Run:
     def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> None:
         """Say what was read and published, with the newest rows by question, what that promises and costs."""
         monitor, asked, places = self.monitor, [*self.questions.values()], self.places
+        named = [table[name] for table in tables.values() for name in ITEM_FIELDS if name in table.column_names]
         told = summary(
             [each.facts(counted, dry_run=self.dry_run) for each in asked],
             (asked[0].promised if monitor.single else self.promised)["guarantee"],
@@ -266,7 +261,7 @@ class Run:
             dead_letter=monitor.output.dead_letter,
             dry_run=self.dry_run,
             views=[view.name for view in self.views],
-            items={item for table in tables.values() for name in ITEM_FIELDS for item in _distinct(table, name)},
+            items={item for column in named for item in column.unique().to_pylist()},
         )
         words = str if monitor.single else _in_words_of_file
         say(words("\n".join(told.before)))
@@ -309,10 +304,6 @@ class Run:
     @contextmanager
     def _hidden_folder(self) -> Iterator[str]:
         """Give a folder for files that are not complete, beside those that are, and remove it in the end."""
-        if self.places.terminal:
-            with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
-                yield folder
-            return
         hidden = join(self.places.parent, f".{secrets.token_hex(8)}{PARTIAL}")
         filesystems().mkdirs(hidden)
         try:

@@ -40,12 +40,8 @@ WITH_CHECKPOINTS: Mapping[str, Any] = {
 
 FLAGS = tuple(name for name, value in WITH_CHECKPOINTS.items() if value is True)
 NUMBERS = (
-    "checkpointing_interval",
-    "checkpoint_timeout_millis",
-    "min_pause_between_checkpoints",
-    "shutdown_sources_after_idle_ms",
-    "max_bundle_size",
-    "max_bundle_time_mills",
+    *("checkpointing_interval", "shutdown_sources_after_idle_ms", "max_bundle_size"),
+    *(name for name, value in WITH_CHECKPOINTS.items() if type(value) is int),
 )
 
 
