@@ -17,7 +17,6 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.locations import WINDOW_FORMATS
 from privstream.pipelines.report.result import read_promise
 from privstream.pipelines.sinks.row_files import (
     check_destination,
@@ -143,9 +142,7 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
     Raises:
         ValueError: a path cannot be written, before anything is simulated.
     """
-    format = path.rpartition(".")[2].lower()
-    if format not in WINDOW_FORMATS:
-        raise ValueError(f"--output must end in {', '.join('.' + known for known in WINDOW_FORMATS)}, got {path}")
+    format = output_format(path)
     check_destination(path)
     if truth is not None:
         output_format(truth, option="--truth")
@@ -241,7 +238,7 @@ SIMULATE = Command(
         "--users": {"type": int, "required": True, "metavar": "N", "help": "number of people"},
         "--windows": {"type": int, "required": True, "metavar": "M", "help": "number of hours"},
         "--seed": {"type": int, "required": True, "metavar": "S", "help": "the same seed gives the same events"},
-        "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl or .csv"},
+        "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl .csv or .xlsx"},
         "--truth": {"metavar": "PATH", "help": "people with each item: .avro .parquet or .jsonl"},
         "--domain": {"metavar": "PATH", "help": "all items, one per line, whether they come up or not"},
         "--items": {"type": int, "default": 1000, "metavar": "N", "help": "items of the background (default: 1000)"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as of_json
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -12,12 +13,12 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_
 from privstream.pipelines.audit.replay import RUN, RUNS, worst_pair
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.model.catalogue import MODELS, question
-from privstream.pipelines.model.question import METHOD, Windows
+from privstream.pipelines.model.question import Windows
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.pipelines.terminal import clock, say, show
 from privstream.transforms.reading.domain import Domain
-from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS
 from rich.table import Column, Table
 
 MOST_ITEMS = 100  # of a public list: noise does not depend on how many there are
@@ -100,7 +101,12 @@ def _as_claimed(promise: Promise) -> Case:
     word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
-    made = question(word).transform_class(**_options(word, promise), noise=KeyedNoise.random(f"audit {word}"))
+    make = partial(question(word).transform_class, noise=KeyedNoise.random(f"audit {word}"))
+    options = _options(word, promise)
+    made = make(**options)
+    if options.get("renew_every") is not None:  # of budget periods the first one alone
+        last = min(made.steps.last_of_period(made.steps.first), (made.steps.end or END_OF_TIME) - 1)
+        made = make(**options | {"end": made.steps.bounds_micros(last)[1] / MICROS})
     try:
         claim = guarantee_of(promise.content)
     except (KeyError, RecursionError) as error:
@@ -111,7 +117,7 @@ def _as_claimed(promise: Promise) -> Case:
 
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:
-    """Return the arguments of the transform of a run, but for its noise; of budget periods the first one alone."""
+    """Return the arguments of the transform of a run, but for its noise."""
     given = {name: value for name, value in promise.number("parameters").items() if value is not None}
     given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
     kind, known = MODELS[word], question(word).arguments
@@ -119,16 +125,8 @@ def _options(word: str, promise: Promise) -> dict[str, Any]:
     windows = Windows.read({name: given[name] for name in Windows.model_fields if name in given})
     options = asked.arguments(windows, zone=given.get("time_zone"))
     options |= {name: given[name] for name in ("epsilon", "delta") if name in known and name in given}
-    if (method := promise.maybe("accuracy", METHOD)) is not None:
-        options[METHOD] = method
     if options.get("domain") is not None:
         options["domain"] = Domain(options["domain"].texts.to_pylist()[:MOST_ITEMS])
-    if options.get("renew_every") is not None and options.get("start") is not None:
-        steps = Steps.of(
-            **{name: options[name] for name in ("window", "start", "end", "renew_every") if name in options}
-        )
-        last = min(steps.last_of_period(steps.first), (steps.end or END_OF_TIME) - 1)
-        options["end"] = steps.bounds_micros(last)[1] / MICROS
     return options
 
 

@@ -173,11 +173,9 @@ def destinations(
         for address in output.send:
             url = address if single else f"{address}/{name}"
             if url.startswith(POSTGRESQL):
-                table = loaded("postgresql.PostgresTable")
-                found.append(table(url, run_id, row_type, key, replace=output.overwrite))
+                found.append(loaded("postgresql.PostgresTable")(url, run_id, row_type, key, replace=output.overwrite))
             else:
-                topic = loaded("kafka.KafkaTopic")
-                found.append(topic(url, run_id, row_type, key, monitor.data.kafka_settings()))
+                found.append(loaded("kafka.KafkaTopic")(url, run_id, row_type, key, monitor.data.kafka_settings()))
         if output.notify is not None and has_alerts(row_type):
             folder = places.folder if places.unbounded else places.parent
             found.append(Webhook(output.notify, run_id, row_type, key, folder, name))

@@ -80,8 +80,6 @@ def _started(pipeline: beam.Pipeline) -> Any:
 
 
 LOCAL_RUNNER = "FnApiRunner"
-SWITCHES = ("directrunner", "switchingdirectrunner")
-"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one: this one is taken."""
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
@@ -94,7 +92,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
     prism = options.view_as(PrismRunnerOptions).prism_location
     opens = "opens a port on every interface without a password"
     mode, threads = direct.direct_running_mode, direct.direct_num_workers
-    if standard.runner is None or name in SWITCHES:
+    if standard.runner is None or name in ("directrunner", "switchingdirectrunner"):  # which take the one they can have
         standard.runner = LOCAL_RUNNER
     wrong = ""
     if name == "bundlebaseddirectrunner":
@@ -123,9 +121,8 @@ WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
 OUT_OF_MEMORY = (
-    "the run ran out of memory, and no file is half-written. What is remembered grows with items that are not found "
-    "yet and with people who have reached their limits, until the run or a period of --renew_every ends: shorter ones "
-    "need less, and workers of a cluster share it"
+    "the run ran out of memory, and no file is half-written. Items and people are remembered until the run or a period "
+    "of --renew-every ends: shorter ones need less, and workers of a cluster share it"
 )
 
 
