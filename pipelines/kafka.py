@@ -289,8 +289,7 @@ class KafkaTopic(Destination):
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, message: object) -> None:
-            if error is not None:
-                failed.append(error)
+            failed.extend([] if error is None else [error])
 
         if self._producer is None:
             ours = {**OF_WRITERS, "message.timeout.ms": int(self.patience * 1000)}

@@ -43,7 +43,6 @@ from privstream.transforms.stages import PrivateTransform, Shared
 from typing_extensions import override
 
 KAFKA_SECONDS = 0.5
-ROWS_OF_QUERY = "rows of the query.csv"
 
 
 def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str) -> Any:
@@ -54,7 +53,7 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
                 "query must not be given with a cluster, whose workers could not read its rows: let the database write "
                 "them as Parquet where workers can, and give that as input"
             )
-        path = os.path.join(folder, ROWS_OF_QUERY)
+        path = os.path.join(folder, "rows of the query.csv")
         save_rows(data.input, data.query, fields, path)
         return ReadEvents(path, fields)
     if not data.unbounded:

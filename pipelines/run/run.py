@@ -113,8 +113,7 @@ class Run:
         for name, table in answers.items():
             self._send(name, table.written_type, table.key)
         if monitor.output.notify and not any(self.sent.values()):
-            rule = "must be given with alerts, or with a view above or below a number"
-            raise WrongKeyError(("output", "notify"), rule)
+            raise WrongKeyError(("output", "notify"), "must be given with alerts, or a view above or below a number")
         self.promised = self._promised(answers)
         streamed = followed(self.views, tables, answers) if unbounded else ()
         self.pipeline = EventPipeline(self.options, self.places, read, self.questions, workers, streamed, self.sent)

@@ -224,10 +224,7 @@ def _counted(result: Any) -> Counters:
 
 def added(parts: Iterable[Counters]) -> Counters:
     """Add up counters of the same stage and name."""
-    found = Counter[tuple[str, str]]()
-    for part in parts:
-        found.update(part)
-    return dict(found)
+    return dict(sum(map(Counter, parts), Counter[tuple[str, str]]()))
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:
