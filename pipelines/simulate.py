@@ -167,6 +167,9 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
 def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -> None:
     """Simulate the city, and write its files."""
     try:
+        paths = [os.path.realpath(path) for path in (output, truth, domain) if path]
+        if len({*paths}) < len(paths):
+            raise ValueError("--output, --truth and --domain must be different files")
         if domain is not None:
             check_destination(domain, "--domain")
         with clock("simulating"):

@@ -179,9 +179,15 @@ def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping,
 
 def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> None:
     """Refuse a run over files of which it could publish nothing, before it is charged."""
-    if found := unusable(files, fields):
-        reasons = words.listed({words.fault(code, data.time_format): number for code, number in found.items()})
-        raise ValueError(
-            f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}; "
-            "nothing was published or spent"
-        )
+    found = unusable(files, fields)
+    if not found:
+        return
+    first = fields.questions[0][1]
+    wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
+    named = [f"--{name} {field}" for name in sorted(wanted) if (field := getattr(first, name))]
+    reasons = words.listed({words.fault(code, data.time_format): number for code, number in found.items()})
+    read = f" ({', '.join(named)} is read)" if named else ""
+    raise ValueError(
+        f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "
+        "nothing was published or spent"
+    )

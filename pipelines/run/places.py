@@ -164,7 +164,7 @@ def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> N
 
 
 def destinations(
-    places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], *, dry_run: bool
+    places: Places, name: str, row_type: type, key: Sequence[str], *, run_id: str, dry_run: bool
 ) -> Sequence[Destination]:
     """Return where the rows of a question or a view are sent, which has been checked."""
     monitor, found = places.monitor, list[Destination]()

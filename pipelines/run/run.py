@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Self
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, StandardOptions
@@ -42,7 +43,7 @@ from privstream.pipelines.sinks.row_files import (
     write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
-from privstream.pipelines.sinks.writers import SENT, Destination
+from privstream.pipelines.sinks.writers import SENT
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import gap, is_quiet, say
@@ -96,7 +97,7 @@ class Run:
         ledger = None if self.ledger is None else self.ledger.path
         self.places.check([file.path for file in files], ledger, dry=dry_run)
         # what is drawn
-        given = {paid.name: self.plan.arguments(paid) for paid in self.plan.questions}
+        given = self.plan.given
         for name, question in monitor.questions.items():
             if "shards" in question.info.arguments:  # which change no answer
                 given[name]["shards"] = shards_for(workers, size)
@@ -108,10 +109,11 @@ class Run:
             if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
-        self.sent: dict[str, Sequence[Destination]] = {}  # to where, the rows of each question and view
         self.questions = {paid.name: self._asked(paid, given[paid.name]) for paid in self.plan.questions}
-        for name, table in answers.items():
-            self._send(name, table.written_type, table.key)
+        kinds = {name: (each.row_type, each.question.info.key) for name, each in self.questions.items()}
+        kinds |= {name: (table.written_type, table.key) for name, table in answers.items()}
+        sent = partial(destinations, self.places, run_id=self.run_id, dry_run=dry_run)
+        self.sent = {name: sent(name, kind, key) for name, (kind, key) in kinds.items()}
         if monitor.output.notify and not any(self.sent.values()):
             raise WrongKeyError(("output", "notify"), "must be given with alerts, or a view above or below a number")
         self.promised = self._promised(answers)
@@ -131,9 +133,6 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="privstream-") if query else nullcontext("") as folder:
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
-    def _send(self, name: str, row_type: type, key: Sequence[str]) -> None:
-        self.sent[name] = destinations(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
-
     def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
         monitor, places, name = self.monitor, self.places, paid.name
         question, fields = monitor.questions[name], self.plan.fields[name]
@@ -152,7 +151,6 @@ class Run:
             row_type = row_type_of(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
                 check_wide(places.rows(name), row_type, unbounded=places.unbounded)
-            self._send(name, row_type, question.info.key)
             return Asked(
                 name="" if monitor.single else name,
                 question=question,
