@@ -50,14 +50,13 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question whose options have been checked: what is done, what is promised, and where its rows go.
+    """A question whose options have been checked: what is done, and what is promised.
 
     Its name is empty if it is the only one.
     """
 
     name: str = ""
     question: Question
-    path: str
     transform: Any
     promised: Mapping[str, Any]
     row_type: type

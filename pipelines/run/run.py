@@ -92,16 +92,16 @@ class Run:
         # what is read
         read = reader(data, shared_fields(self.plan.fields), self.options, folder)
         files = () if unbounded else read.files
-        size, local = sum(file.size for file in files), self.options.view_as(StandardOptions).runner == LOCAL_RUNNER
+        size = sum(file.size for file in files)
+        local = self.options.view_as(StandardOptions).runner == LOCAL_RUNNER
         workers = workers_for(workers, size if local and not unbounded else None)
         ledger = None if self.ledger is None else self.ledger.path
         self.places.check([file.path for file in files], ledger, dry=dry_run)
         # what is drawn
-        given = self.plan.given
         for name, question in monitor.questions.items():
             if "shards" in question.info.arguments:  # which change no answer
-                given[name]["shards"] = shards_for(workers, size)
-        self.identity = identify(monitor, given, self.plan.fields, files)
+                self.plan.given[name]["shards"] = shards_for(workers, size)
+        self.identity = identify(monitor, self.plan.given, self.plan.fields, files)
         self.noise = noise_source(account.key, account.key_variable, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
         # where it goes
@@ -109,7 +109,7 @@ class Run:
             if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
-        self.questions = {paid.name: self._asked(paid, given[paid.name]) for paid in self.plan.questions}
+        self.questions = {paid.name: self._asked(paid) for paid in self.plan.questions}
         kinds = {name: (each.row_type, each.question.info.key) for name, each in self.questions.items()}
         kinds |= {name: (table.written_type, table.key) for name, table in answers.items()}
         sent = partial(destinations, self.places, run_id=self.run_id, dry_run=dry_run)
@@ -133,12 +133,12 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="privstream-") if query else nullcontext("") as folder:
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
-    def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
+    def _asked(self, paid: Paid) -> Asked:
         monitor, places, name = self.monitor, self.places, paid.name
         question, fields = monitor.questions[name], self.plan.fields[name]
         with about(monitor, name):
             own = self.noise if monitor.single else self.noise.derive(NOISE, name)
-            transform = question.transform({**given, "noise": own}, unbounded=places.unbounded)
+            transform = question.transform({**self.plan.given[name], "noise": own}, unbounded=places.unbounded)
             if transform.guarantee != paid.transform.guarantee:
                 raise ValueError("question must promise in a run what it promises in its plan")
             promised = promise(monitor, question, fields, transform, self.run_id)
@@ -151,14 +151,8 @@ class Run:
             row_type = row_type_of(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
                 check_wide(places.rows(name), row_type, unbounded=places.unbounded)
-            return Asked(
-                name="" if monitor.single else name,
-                question=question,
-                path=places.rows(name),
-                transform=transform,
-                promised=promised,
-                row_type=row_type,
-            )
+            short = "" if monitor.single else name
+            return Asked(name=short, question=question, transform=transform, promised=promised, row_type=row_type)
 
     def _promised(self, answers: Mapping[str, Table]) -> dict[str, Any]:
         """Return what the guarantee file of all questions says, but for their rows."""
@@ -204,7 +198,7 @@ class Run:
         """Run over files, and give rows their names once all are complete; return counters, and rows to be shown."""
         answers, places = {}, self.places
         with tempfile.TemporaryDirectory() if places.terminal else self._hidden_folder() as folder:
-            hidden = {name: places.hidden(name, folder) for name in (*self.questions, *self.sent)}
+            hidden = {name: places.hidden(name, folder) for name in self.sent}
             counted = self.pipeline.run(self._pay, [hidden[name] for name in self.questions])
             for name, each in self.questions.items():
                 answers[name], counted = each.answer(hidden[name], counted)
@@ -315,7 +309,9 @@ class Run:
         Files of rows have been counted, and are complete, of input that has ended.
         """
         for name, each in self.questions.items():
-            rows = {} if counted is None else {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
+            rows: dict[str, Any] = {}
+            if counted is not None:
+                rows = {"rows": {"sha256": fingerprint(self.places.rows(name))}, **each.limits(counted)}
             write_json(self.places.guarantee(name), {**each.promised, **rows, **self.mark})
             self.promised["questions"][name] |= rows
         if self.monitor.single:
