@@ -1,23 +1,35 @@
-"""Mechanism: what all mechanisms on streams share: their parameters as bytes, noise of their own, and snapshots."""
+"""Mechanism: what all mechanisms on streams share: parameters, noise of their own, and state as versioned bytes."""
 
 from __future__ import annotations
 
 import functools
 import json
+import struct
+import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SortedRuns
 
 State = TypeVar("State")
+
+MAGIC = b"privstrm"
+
+SEGMENT = 65_536
+"""People whose charges are stored together."""
+
+_ENVELOPE = struct.Struct("<8sQI")  # magic, length of the body, CRC-32 of the body
+_SIZE = struct.Struct("<I")  # of the header, with which the body begins
+_ARRAY_KINDS = "biuf"  # plain numbers only; object arrays would need pickle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +89,9 @@ class Mechanism(ABC, Generic[State]):
 
 
 def state_fields(value: Any, name: str = "state") -> dict[str, Any]:
-    """Return a state as numbers, bytes and arrays by name: records field by field, runs as one."""
-    if isinstance(value, SortedRuns):
-        whole = [functools.reduce(lambda older, newer: older.merged(newer), value.runs)] if value.runs else []
-        return {name: len(whole)} | {one: of for run in whole for one, of in state_fields(run, name).items()}
+    """Return a state as numbers, bytes and arrays by name: records field by field, charges as one."""
+    if isinstance(value, UserCounters):
+        return state_fields(value.compact(), name)
     if is_dataclass(value):
         parts = (state_fields(getattr(value, field.name), f"{name}.{field.name}") for field in fields(value))
         return {name: one for part in parts for name, one in part.items()}
@@ -100,9 +111,8 @@ def state_of(kind: Any, found: dict[str, Any], name: str = "state") -> Any:
         return tuple(state_of(get_args(kind)[0], found, f"{name}.{place}") for place in range(found.pop(name)))
     if get_origin(kind) is dict:
         return {key: found.pop(f"{name}.{place}") for place, key in enumerate(found.pop(f"{name}.keys").tolist())}
-    if isinstance(kind, type) and issubclass(kind, SortedRuns):
-        run = get_args(vars(kind)["__orig_bases__"][0])[0]
-        return kind((state_of(run, found, name),)) if found.pop(name) else kind()
+    if kind is UserCounters:
+        return UserCounters().add(state_of(Charges, found, name))
     if is_dataclass(kind):
         hints = _hints(cast(type, kind))
         return cast(Any, kind)(**{one: state_of(hints[one], found, f"{name}.{one}") for one in hints})
@@ -136,3 +146,142 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "describe"):
         return value.describe()
     return float(value) if isinstance(value, int) and value < 1 << 53 else value
+
+
+def pack(kind: str, version: int, fields: Mapping[str, int | float | bytes | np.ndarray]) -> bytes:
+    """Return `fields` as versioned bytes that only `unpack` with the same `kind` and `version` accepts.
+
+    Equal fields in equal order give equal bytes on every machine (arrays are stored little-endian).
+    """
+    named: list[list[Any]] = []
+    parts: list[bytes | memoryview] = []
+    for name, value in fields.items():
+        if isinstance(value, bytes):
+            named.append([name, "bytes", len(value)])
+            parts.append(value)
+        elif isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS:
+            little = np.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
+            named.append([name, little.dtype.str, value.shape])
+            parts.append(little.reshape(-1).view(np.uint8).data)
+        elif isinstance(value, Integral) and not isinstance(value, bool):
+            named.append([name, "int", hex(value)])
+        elif isinstance(value, Real) and not isinstance(value, bool):
+            named.append([name, "float", float(value).hex()])
+        else:
+            found = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise TypeError(f"{name} must be an int, a float, bytes or an array of numbers, got {found}")
+    header = json.dumps([kind, version, named]).encode()
+    parts[:0] = [_SIZE.pack(len(header)), header]
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([_ENVELOPE.pack(MAGIC, sum(map(len, parts)), checksum), *parts])  # the only copy of arrays
+
+
+def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | bytes | np.ndarray]:
+    """Return the fields of a snapshot; its arrays are fresh, writable copies.
+
+    Raises:
+        SnapshotError: `data` is not a snapshot, is truncated or damaged, or is of another kind or version.
+    """
+    if len(data) < _ENVELOPE.size or data[: len(MAGIC)] != MAGIC:
+        raise SnapshotError(f"snapshot must start with {MAGIC!r} and a header of {_ENVELOPE.size} bytes")
+    _, length, checksum = _ENVELOPE.unpack_from(data)
+    body = memoryview(data)[_ENVELOPE.size :]
+    if len(body) != length or zlib.crc32(body) != checksum:
+        raise SnapshotError("snapshot must match its length and its checksum; it is damaged")
+    place = _SIZE.size + _SIZE.unpack_from(body)[0]
+    found_kind, found_version, named = json.loads(bytes(body[_SIZE.size : place]))
+    if (found_kind, found_version) != (kind, version):
+        raise SnapshotError(f"snapshot must be of {kind!r}, version {version}, got {found_kind!r}, {found_version}")
+    fields: dict[str, int | float | bytes | np.ndarray] = {}
+    for name, form, about in named:
+        if form == "int":
+            fields[name] = int(about, 16)
+        elif form == "float":
+            fields[name] = float.fromhex(about)
+        elif form == "bytes":
+            fields[name] = bytes(body[place : place + about])
+            place += about
+        else:
+            little = np.frombuffer(body, np.dtype(form), int(np.prod(about)), place).reshape(about)
+            fields[name] = little.astype(little.dtype.newbyteorder("="), copy=True)
+            place += little.nbytes
+    return fields
+
+
+@dataclass(frozen=True, eq=False)
+class Charges:
+    """How much distinct people are charged in one step: their hashes, uint64 (n,), strictly increasing, and amounts.
+
+    Amounts have a type in which they fit: one that wrapped round would let a person in again.
+    """
+
+    keys: Words
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, users: Words) -> Charges:
+        """Charge each person as often as mentioned."""
+        people, amounts = np.unique(users, return_counts=True)
+        return cls(people, amounts.astype(np.min_scalar_type(amounts.max(initial=0))))
+
+    def merged(self, newer: Charges) -> Charges:
+        """Return this and what was charged later as one."""
+        users = np.concatenate([self.keys, newer.keys])
+        order = np.argsort(users, kind="stable")  # two sorted runs: timsort merges them in one pass
+        users = users[order]
+        first = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
+        total = np.add.reduceat(np.concatenate([self.values, newer.values])[order], first, dtype=np.int64)
+        return Charges(users[first], total.astype(np.min_scalar_type(total.max())))
+
+    def slice(self, start: int, stop: int) -> Charges:
+        """Return what stands from place `start` to before place `stop`."""
+        return Charges(self.keys[start:stop], self.values[start:stop])
+
+    def to_bytes(self) -> bytes:
+        """Encode as versioned bytes."""
+        return pack("user counters", 1, {"keys": self.keys, "values": self.values})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Charges:
+        """Decode what `to_bytes` wrote."""
+        return cls(**cast(Any, unpack("user counters", 1, data)))
+
+
+NOBODY = Charges(np.empty(0, np.uint64), np.empty(0, np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class UserCounters:
+    """The sum of all charges so far, per person, as sorted runs, oldest first. A value: `add` returns a new one.
+
+    The lengths of the runs at least halve from one to the next, so that adding m people costs O(m log n) amortised,
+    looking up m people costs O(m log^2 n), and old values stay valid.
+    """
+
+    runs: tuple[Charges, ...] = ()
+
+    @classmethod
+    def of(cls, runs: Iterable[Charges]) -> UserCounters:
+        """Add charges in the order given."""
+        return functools.reduce(cls.add, runs, cls())
+
+    def add(self, run: Charges) -> UserCounters:
+        """Return these with further charges."""
+        runs = list(self.runs)
+        while runs and len(runs[-1].keys) < 2 * len(run.keys):
+            run = runs.pop().merged(run)
+        return UserCounters((*runs, run) if len(run.keys) else tuple(runs))
+
+    def charged(self, users: Words) -> Integers:
+        """Return what each of `users` (any order, repeats allowed) has been charged, int64."""
+        total: Integers = np.zeros(len(users), np.int64)
+        for run in self.runs:
+            place = np.minimum(np.searchsorted(run.keys, users), len(run.keys) - 1)
+            total += np.where(run.keys[place] == users, run.values[place], 0).astype(np.int64)
+        return total
+
+    def compact(self) -> Charges:
+        """Return all charges as one run."""
+        return functools.reduce(Charges.merged, self.runs) if self.runs else NOBODY

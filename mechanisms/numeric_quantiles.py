@@ -336,7 +336,7 @@ class NumericQuantiles(Mechanism[int]):
         """
         if isinstance(self.law, DiscreteGaussian):
             return [-float(special.ndtri(tail)) * self.law.sigma * norms for norms in self._norms]
-        rates, one = _RATES / self.law.scale, NoiseSum.laplace([(self.law.scale, 1, 1)])
+        rates, one = _RATES / self.law.scale, NoiseSum(((self.law.scale, 1, 1),), ((self.law.scale, 1, 1),))
         moments = np.array([one.log_moment(rate) for rate in rates.tolist()])
         # A coefficient w <= 1 has at most w^2 of the log-moment of 1.
         return [((np.square(norms)[:, None] * moments - math.log(tail)) / rates).min(axis=1) for norms in self._norms]

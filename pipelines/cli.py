@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
 from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
-from privstream.pipelines.model.catalogue import CLASSES, Suggest
+from privstream.pipelines.model.catalogue import MODELS, Suggest
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.options import add_execution, add_options, given_to
+from privstream.pipelines.options import LAYERS, add_options, given_to
 from privstream.pipelines.terminal import PrintableFormatter, meant, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
 
@@ -28,7 +28,7 @@ Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
 PLANS: Commands = {
     kind.info.word: (lambda kind=kind: loaded("commands.plan.plan_command")(kind), kind.info.summary)  # type: ignore[misc]
-    for kind in CLASSES
+    for kind in MODELS.values()
 }
 BUDGET: Commands = {
     "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
@@ -38,7 +38,7 @@ BUDGET: Commands = {
     "verify": ("accounts.commands.VERIFY", "check that no line of a ledger was changed or deleted"),
 }
 COMMANDS: Commands = {
-    **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
+    **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in MODELS.values()},
     "explain": ("report.commands.EXPLAIN", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("simulate.DEMO", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": ("audit.command", "replay the worst case of a question, or of a run: does it keep its promise"),
@@ -72,12 +72,15 @@ exit status:
 """
 
 OF_ALL = {"--traceback": {"action": "store_true", "help": "show the traceback of an error, which may quote records"}}
-OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
+OF_RUNS: Mapping[str, Mapping[str, Any]] = {
+    "--quiet": {"action": "store_true", "help": "print nothing but errors"},
+    "--workers": {"type": int, "metavar": "N", "help": "processes that share the work, for files on the FnApiRunner "
+                  "(default: by the size of the input)"},
+}  # fmt: skip
 NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
 """Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
-NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
 
 BY_RICH = 1
 """The status with which rich ends a process whose standard output nobody reads any more."""
@@ -89,8 +92,6 @@ BY_SIGNAL = 128
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["budget"] or (given[:1] == ["budget"] and given[1].startswith("--") and given[1] != "--help"):
-        given.insert(1, "show")
     _prepare_terminal()
     if arguments is None:
         _end_in_order()
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, added = chosen
     if others and not command.takes_beam_options:
         added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
-    status = _run(command, known, others, [*added._option_string_actions])
+    status = _run(command, known, others, added)
     if arguments is None:  # threads of a runner that failed print tracebacks while the process ends
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -150,12 +151,11 @@ def _add(
             continue
         command = load(what)
         one.description, one.epilog = command.description, command.epilog
-        of_all = {**OF_ALL, **(OF_RUNS if command.takes_beam_options else {})}
-        for option, how in {**of_all, **command.options}.items():
-            one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
-        if command.keys is not None:
-            add_options(one, command.keys, command.kind)
-            add_execution(one, runs=command.takes_beam_options)
+        of_runs, layers = OF_RUNS if command.takes_beam_options else {}, {} if command.keys is None else LAYERS
+        seldom: dict[str, Any] = {**OF_ALL, **of_runs, **layers}
+        for option, how in {**command.options, **seldom}.items():
+            one.add_argument(option, **how).seldom = option in seldom  # type: ignore[attr-defined]
+        add_options(one, command.keys or (), command.kind)
         chosen = command, one
     return chosen
 
@@ -167,14 +167,16 @@ def load(what: str | Callable[[], Command]) -> Command:
     return command
 
 
-def _run(command: Command, known: argparse.Namespace, others: list[str], options: Sequence[str]) -> int:
+def _run(command: Command, known: argparse.Namespace, others: list[str], parser: argparse.ArgumentParser) -> int:
     values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):
             if command.keys is not None:
                 document = read_document(known.file) if command.kind is None else None
                 values["given"] = given_to(command.kind, vars(known), command.keys, document)
-            command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
+            if command.takes_beam_options:
+                values["beam"] = others
+            command.run(**values)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -188,21 +190,19 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
             say(INTERRUPTED)
         return 0 if status == BY_RICH else status
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
-        return _fail(known, others, options, error)
+        if known.traceback:
+            say("".join(traceback.format_exception(error)).rstrip())
+        say(one_line(f"{parser.prog}: error: {_in_words(error, parser._option_string_actions, others)}"))
+        return error.status if isinstance(error, CommandError) else CommandError.status
     return 0
 
 
-def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], error: Exception) -> int:
-    if known.traceback:
-        say("".join(traceback.format_exception(error)).rstrip())
-    command = f"{known.command} {getattr(known, 'about', '')}".strip()
-    what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
-    text = str(error)
-    if isinstance(error, UsageError) and not text.startswith("--set "):  # which names a key as it was typed
-        words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
-        text = spelled(text, {word.removeprefix("--").replace("-", "_"): word for word in words})
-        if text.startswith("unknown option "):
-            text = text.replace(";", f"{meant(text.split()[2].rstrip(';'), options)};", 1)
-        text += NO_DELTA if text.startswith("--delta must be > 0") else ""
-    say(one_line(f"privstream {command}: error: {what}{text}"))
-    return error.status if isinstance(error, CommandError) else CommandError.status
+def _in_words(error: Exception, options: Iterable[str], others: Iterable[str]) -> str:
+    """Return what an error says, with options, also those of Beam among the `others`, as on the command line."""
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for numbers of this size: {error}"
+    if not isinstance(error, UsageError):
+        return str(error)
+    words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
+    text = spelled(str(error), {word.removeprefix("--").replace("-", "_"): word for word in words})
+    return f"{text}{meant(text.split()[2], options)}" if text.startswith("unknown option ") else text

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from privstream.pipelines.terminal import meant, one_line
@@ -50,45 +49,18 @@ class Command:
     epilog: str | None = None
 
 
-NARROW, WIDE = 60, 100
-LONGEST_NAME = 28
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
-LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
 CHOICE = re.compile(r"(.*invalid choice: '(.*)') \(choose from (.*)\)")
-METAVARS = {int: "N", float: "X"}
-
-NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", float: "must be a number"}
-"""What a text must be that is read by these."""
 
 
 class HelpPage(argparse.HelpFormatter):
-    """Help of at most 100 columns; paragraphs are wrapped, but for those with lines that begin with spaces."""
-
-    def __init__(self, prog: str, **given: Any) -> None:
-        width = max(NARROW, min(WIDE, shutil.get_terminal_size().columns - 2))
-        super().__init__(prog, **({"width": width, "max_help_position": LONGEST_NAME} | given))
+    """Help whose paragraphs are wrapped, but for those with lines that begin with spaces."""
 
     @override
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = (part.strip("\n") for part in text.split("\n\n"))
         return "\n\n".join(part if "\n " in part else textwrap.fill(part, width) for part in paragraphs)
-
-    @override
-    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        return METAVARS.get(action.type, "NAME") if action.nargs is None else ""  # type: ignore[call-overload]
-
-
-def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return what reads text for argparse, and says which rule the text breaks."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{NUMBERS.get(parse, error)}, got {text!r}") from None
-
-    return read
 
 
 def without_dashes(message: str) -> str:
@@ -97,20 +69,10 @@ def without_dashes(message: str) -> str:
 
 
 def spelled(message: str, names: Mapping[str, str]) -> str:
-    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
-
-    A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
-    about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
-    """
-    rule, got, value = message.partition(", got ")
-    rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)
-    subject = SUBJECT.match(rule)
+    """Return a message whose subject is an option: `max_hits must be >= 1` becomes `--max-hits must be >= 1`."""
+    subject = SUBJECT.match(message)
     end = subject.end() if subject else 0
-
-    def named(found: re.Match[str]) -> str:
-        return names.get(found[0], found[0])
-
-    return re.sub(r"\w+", named, rule[:end]) + LONG_NAME.sub(named, rule[end:]) + got + value
+    return re.sub(r"\w+", lambda found: names.get(found[0], found[0]), message[:end]) + message[end:]
 
 
 class Help(argparse.Action):
@@ -132,33 +94,27 @@ class Parser(argparse.ArgumentParser):
     """Takes options by their full names only, with dashes or underscores, and reports a mistake in one line."""
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given, "add_help": False})
+        page = partial(HelpPage, max_help_position=28)
+        super().__init__(**{"allow_abbrev": False, "formatter_class": page, **given, "add_help": False})
         self.add_argument(
             "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,
             help="print this page, or with `all` every option",
         )  # fmt: skip
-        for number in NUMBERS:
-            self.register("type", number, parsed(number))
 
     @override
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        given = sys.argv[1:] if args is None else args
-        return super().parse_known_args([self._as_known(word) for word in given], namespace)
+        return super().parse_known_args([self._with_dashes(word) for word in args], namespace)
 
-    def _as_known(self, word: str) -> str:
-        """Return an option as it is known: with hyphens or with underscores."""
+    def _with_dashes(self, word: str) -> str:
         name, equals, value = word.partition("=")
-        known = self._option_string_actions
-        forms = (name, f"--{name[2:].replace('_', '-')}", f"--{name[2:].replace('-', '_')}")
-        found = next((form for form in forms if form in known), name) if name.startswith("--") else name
-        return f"{found}{equals}{value}"
+        dashed = name.replace("_", "-")  # options of Beam have underscores
+        return f"{dashed}{equals}{value}" if dashed in self._option_string_actions else word
 
     @override
     def format_help(self) -> str:
         """Begin with the shortest call that can be."""
         if self.usage is None and self._subparsers is None:
-            words = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
-            needed = [" ".join([*each.option_strings[:1], word]) for each, word in words.items() if each.required]
+            needed = [" ".join([*each.option_strings, str(each.metavar)]) for each in self._actions if each.required]
             self.usage = " ".join(["%(prog)s", *needed, "[OPTION]..."])
         return super().format_help()
 

@@ -66,7 +66,7 @@ def ask(
 
     *Privacy*: as the guarantee of the result says. The same question about the same values in the same order, with the
     same key, is the same release, and costs nothing more. Another order of rows is another release. Since cells of
-    notebooks run more than once, `key` (which has a ledger beside it), `key_variable` or `ledger` must be given.
+    notebooks run more than once, `key` (which has a ledger beside it) or `ledger` must be given.
     The `log` of the result has exact numbers: it is shown only where you ask for it.
 
     Args:
@@ -114,10 +114,10 @@ def ask(
 
 def check_account(given: Mapping[str, Any]) -> None:
     """Refuse a call that, made again, would be a further release, or that nobody counts."""
-    if all(given.get(name) is None for name in ("key", "key_variable", "ledger")):
+    if all(given.get(name) is None for name in ("key", "ledger")):
         raise ValueError(
-            "key must be given, so that the same cell, run again, is no further release; or "
-            "key_variable; or a ledger, which counts every run (ledger='none' goes without)"
+            "key must be given, so that the same cell, run again, is no further release; or a ledger, which counts "
+            "every run (ledger='none' goes without)"
         )
     ledger = given.get("ledger") or given.get("key")
     if given.get("run_id") is not None and ledger in (None, "none"):
@@ -177,7 +177,7 @@ def _execute(monitor: Monitor, frame: Any) -> dict[str, str]:
     """Write the columns of a frame that are read into the input, and run; return the paths of rows by name."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
-    fields = loaded("run.run.shared_fields")(read)
+    fields = loaded("sources.fields.Readings").of(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")(table, fields.names, monitor.data.input)
     with loaded("run.run.Run").prepare(monitor) as run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,14 +16,14 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.pipelines.locations import SCHEME
 from privstream.pipelines.sinks.writers import Destination, UnreachableError
-from privstream.pipelines.sources.event_files import Damage, places
-from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.sources.normalise import usable
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.sources.files import Raw
+from privstream.pipelines.sources.formats import Damage, places
 from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.fields import DeadLetter, quote
+from privstream.transforms.reading.fields import quote
 from typing_extensions import override
 
 LAUNCH_SECONDS = 10  # so long a broker may take to answer at launch
@@ -104,7 +104,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
     """
 
     def __init__(
-        self, url: str, fields: AnyFields, settings: Mapping[str, str] | None = None, *, seconds: float = 0.5
+        self, url: str, fields: Readings, settings: Mapping[str, str] | None = None, *, seconds: float = 0.5
     ) -> None:
         super().__init__()
         self.seconds, self.fields, self.settings = seconds, fields, dict(settings or {})
@@ -142,7 +142,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
 class Records(NamedTuple):
     """Neighbouring records of a partition that arrived in one tick."""
 
-    place: str
+    path: str  # topic and partition
     offsets: list[int]
     values: list[bytes]
 
@@ -233,8 +233,8 @@ def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
     return client(Consumer, brokers, settings, OF_READERS)
 
 
-def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events, and what cannot be used."""
+def parse_records(element: Records, fields: Readings) -> Raw:
+    """Read the JSON objects of records; other records are reported."""
     offsets, texts = [], []
     for offset, value in zip(element.offsets, element.values, strict=True):
         if len(value) <= RECORD_BYTES:
@@ -242,10 +242,8 @@ def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatc
             texts.append(value)
         else:
             reason = f"record must be at most {RECORD_BYTES:,} bytes"
-            long = Damage("malformed_record", reason, f"offset {offset}", quote(value))
-            yield from usable(long, element.place, fields)
-    for found in read_objects(texts, fields.names, places("offset", offsets), "record"):
-        yield from usable(found, element.place, fields)
+            yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
+    yield from read_objects(texts, fields.names, places("offset", offsets), "record")
 
 
 MOST_WAITING = 1000  # messages of at most 1 MiB that the client has, and the broker has not

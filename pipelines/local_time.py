@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from privstream.transforms.reading.fields import EPOCH, SYNTAX, TIME_TEXT, BrokenRuleError
-from privstream.transforms.reading.times import ISO_8601, TimeForm, read_micros
+from privstream.transforms.reading.fields import EPOCH, TIME_TEXT, BrokenRuleError
+from privstream.transforms.reading.times import TimeForm, read_micros
 from privstream.transforms.timing.steps import MICROS, Calendar, read_zone
 
 
@@ -62,6 +62,4 @@ def moment(name: str, value: Any, zone: str = "UTC") -> float:
     try:
         return read_micros(name, value, TimeForm(unit="s", zone=zone)) / MICROS
     except BrokenRuleError as error:
-        exists = error.code != f"{name}_{SYNTAX}" or not ISO_8601.fullmatch(str(value))
-        rule = str(error) if exists else f"{name} must be a day that there is"
-        raise ValueError(f"{rule}, got {value!r}") from None  # it is public, as those of events are not
+        raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from privstream.pipelines.command import UsageError
+from privstream.pipelines.command import UsageError, without_dashes
 from privstream.pipelines.model.base import Place, Shown
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
@@ -24,9 +23,6 @@ DEFAULTS = "privstream.yaml"
 
 TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
           "account": "noise key and budget"}  # fmt: skip
-
-WIDEST = 66
-"""Longest list of choices that a help page shows; where it is longer, the text names them."""
 
 
 class OptionOf(NamedTuple):
@@ -99,8 +95,7 @@ def _metavar(option: OptionOf) -> str:
     if metavar := option.extra.get("metavar"):
         return str(metavar)
     if choices := choices_of(option.field):
-        listed = "|".join(choices)
-        return listed if len(listed) <= WIDEST else option.name.upper()
+        return "|".join(choices)
     inner = [one for one in get_args(option.field.annotation) if one is not NoneType] or [option.field.annotation]
     shown = [one for one in (*option.field.metadata, *get_args(inner[0])) if isinstance(one, Shown)]
     return shown[0] if shown else "N" if inner[0] is int else "NAME"
@@ -124,21 +119,13 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     if usual is not None:
         text, default = text.partition(" (default: ")[0], usual
     elif option.field.is_required():
-        return f"{text} (required)" if option.name in ("epsilon", "input") else text
+        return f"{text} (required)"
     of_folder = kind is None and option.name == "output"  # a run of several questions has no default
     if default not in (None, False, ()) and "default" not in text and not of_folder:
         several = default if isinstance(default, tuple) else (default,)
         text += f" (default: {','.join(f'{one:g}' if isinstance(one, float) else str(one) for one in several)})"
-    return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
+    return text
 
-
-THIS_RUN: Mapping[str, Mapping[str, Any]] = {
-    "--dry-run": {"action": "store_true", "help": "read all input and say how much of it can be used, and why the rest "
-                  "cannot; nothing is published, recorded or spent. The numbers are exact: guard them like the input"},
-    "--workers": {"type": int, "metavar": "N", "help": "processes that share the work, for files on the FnApiRunner "
-                  "(default: by the size of the input)"},
-}  # fmt: skip
-"""How a run is done."""
 
 LAYERS: Mapping[str, Mapping[str, Any]] = {
     "--defaults": {"metavar": "FILE", "help": "YAML with parts of a monitor that hold where nothing else is given "
@@ -147,13 +134,6 @@ LAYERS: Mapping[str, Mapping[str, Any]] = {
               "such as data.time_zone=Europe/Berlin; may be given several times"},
 }  # fmt: skip
 """Where else values come from."""
-
-
-def add_execution(parser: argparse.ArgumentParser, *, runs: bool = True) -> None:
-    """Add where else values come from, and, of what `runs`, how."""
-    group = parser.add_argument_group("this run") if runs else parser
-    for option, how in {**(THIS_RUN if runs else {}), **LAYERS}.items():
-        group.add_argument(option, **how).seldom = option != "--dry-run"  # type: ignore[attr-defined]
 
 
 def given_to(
@@ -210,5 +190,9 @@ def in_python(
         if name not in places:
             raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")
     values = {places[name]: value for name, value in given.items() if value is not None}
-    main = _named(kind, values, {place: name for name, place in places.items()}, ValueError)
-    return Given([Named(usual, {}, ValueError), main], main, kind)
+    main = _named(kind, values, {place: name for name, place in places.items()}, _python_error)
+    return Given([Named(usual, {}, _python_error), main], main, kind)
+
+
+def _python_error(message: str) -> ValueError:
+    return ValueError(without_dashes(message))

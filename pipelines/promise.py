@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.stores import exists, opened
 
 
@@ -31,17 +30,6 @@ class Promise:
         if not isinstance(content, dict):
             raise ValueError(f"{path} must be a guarantee that privstream wrote, one JSON object")
         return cls(path, content)
-
-    @property
-    def clocks(self) -> Clocks:
-        """The clocks by which times of the run are shown."""
-        return Clocks.of(found if isinstance(found := self.maybe("parameters"), Mapping) else {})
-
-    @property
-    def limited(self) -> bool:
-        """Whether limits may leave something out of the numbers for which intervals do not allow."""
-        intervals = self.maybe("accuracy", "intervals") or {}
-        return bool(intervals.get("limits") and not intervals.get("released"))
 
     def number(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there, or a ValueError names file and place."""

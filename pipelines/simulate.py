@@ -19,13 +19,13 @@ from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.report.result import read_promise
 from privstream.pipelines.sinks.row_files import (
-    check_destination,
+    arrow_schema,
     output_format,
     read_row_file,
-    whole_file,
     write_row_file,
+    write_tables,
 )
-from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
+from privstream.pipelines.stores import check_destination, whole_file
 from privstream.pipelines.terminal import clock, printable, say
 from privstream.transforms.row_types import KeyCount, Time
 from privstream.transforms.timing.steps import timestamp

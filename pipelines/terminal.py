@@ -22,9 +22,6 @@ from rich.text import Text
 from typing_extensions import override
 
 STANDARD_ERROR = 2
-WIDTH = 100
-"""Columns of a page that is not printed on a terminal."""
-
 NOTE = "NOTE: "  # how a line begins that tells what may be meant, and may be a mistake
 WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
 """Paths and commands are not broken."""
@@ -36,7 +33,9 @@ LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 def printable(text: str) -> str:
     """Escape what cannot be seen, such as control characters and changes of direction; ends of lines stay."""
-    return "\n".join(_shown(line) for line in text.split("\n"))
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
 def one_line(text: str) -> str:
@@ -79,16 +78,14 @@ def clock(text: str) -> Iterator[Progress]:
     """
     with os.fdopen(os.dup(STANDARD_ERROR), "w") as stream:  # workers lose theirs
         console = Console(file=stream)
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        progress = Progress(
-            *columns,
+        with Progress(
+            *(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()),
             console=console,
             transient=True,
             redirect_stdout=False,  # runs redirect these themselves
             redirect_stderr=False,
             disable=is_quiet() or not console.is_terminal,
-        )
-        with progress as shown:
+        ) as shown:
             shown.add_task(printable(text), total=None)
             yield shown
 
@@ -108,10 +105,10 @@ def unheard() -> Iterator[None]:
 
 
 def show(title: str, table: Table, sentences: Iterable[str]) -> None:
-    """Print a page, wrapped to the width of the terminal, or to 100 columns elsewhere."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for text in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
-        console.print(text)
+    """Print a page."""
+    console = Console(highlight=False)
+    for part in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
+        console.print(part)
 
 
 def gap() -> None:
@@ -141,7 +138,3 @@ class PrintableFormatter(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
-
-
-def _shown(line: str) -> str:
-    return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)

@@ -11,17 +11,13 @@ import yaml
 from privstream.pipelines.command import UsageError, without_dashes
 
 LARGEST_FILE = 1 << 20  # bytes
-CORE = (
-    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", list("-+0123456789")),
-    (
-        "tag:yaml.org,2002:float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+0123456789."),
-    ),
-)
-"""Tags of plain texts, how these look, and how they begin; what is none of these is a text."""
+CORE = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+"""How plain values look, by the ends of their tags; what is none of these is a text."""
 
 Path = tuple[str, ...]
 
@@ -31,10 +27,9 @@ class CoreLoader(yaml.SafeLoader):
 
 
 CoreLoader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
-for _tag, _form, _first in CORE:
-    CoreLoader.add_implicit_resolver(_tag, re.compile(f"^(?:{_form})$"), _first)
-CoreLoader.add_constructor(CORE[2][0], lambda _, node: int(node.value))  # 010 is ten
-CoreLoader.add_constructor(CORE[3][0], lambda _, node: float(re.sub(r"\.(?=inf|nan)", "", node.value.lower())))
+for _tag, _form in CORE.items():
+    CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_form})$"), None)
+CoreLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))  # 010 is ten
 
 
 def at(content: Any, keys: Path) -> Any:
@@ -89,7 +84,7 @@ def _note_lines(path: str, node: yaml.Node, keys: Path, lines: dict[Path, int]) 
             _note_lines(path, each, keys, {})
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+        if not isinstance(key, yaml.ScalarNode):
             raise UsageError(f"{path}, line {line}: keys must be texts")
         key.tag = "tag:yaml.org,2002:str"
         inner = (*keys, key.value)

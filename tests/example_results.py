@@ -42,7 +42,8 @@ PERSONS = PrivacyGuarantee(
 
 def arrow_table(row_type: Any, rows: Any) -> pa.Table:
     """Return rows as a table as they are written."""
-    return shape_of(row_type).written(plain_table(row_type, rows))
+    shape, plain = shape_of(row_type), plain_table(row_type, rows)
+    return (shape.split(plain) if shape.parts else plain).select(shape.schema.names).cast(shape.schema)
 
 
 def row_of(word: str, hour: int, name: str) -> Any:
@@ -66,7 +67,7 @@ def write(
         str(path), question(word).row_type, [row_of(word, hour, name) for name in names for hour in range(3)]
     )
     promise = {
-        "made_by": {"command": f"privstream {word}", "version": "0.1.0"},
+        "made_by": {"command": f"privstream {word}", "version": "1.0.0"},
         "parameters": {"epsilon": 1.0, "beta": 0.05, "run_id": f"run-{word}", "max_hits": 4},
         "guarantee": guarantee_record(guarantee),
         "accuracy": {"sentence": "Accuracy <of the run>.", "detection_threshold": 90, "threshold": 80},
@@ -79,7 +80,7 @@ def write(
         name=f"run-{word}",
         dataset="shop",
         command=word,
-        version="0.1.0",
+        version="1.0.0",
         data="0123secretdigest",
         key=KeyedNoise(KEY).fingerprint,
         output="",

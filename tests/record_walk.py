@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
 WINDOW = "--window 1h --start 2024-01-01 --end 2024-01-01T01:00 --domain items.txt"
 BUDGET = "--epsilon 1 --max_contributions 1 --key key --ledger none --quiet"
+BEFORE = ("apache_beam.internal.pickler", "apache_beam.options.pipeline_options")
+"""What makes ready, beside `setup` of stages: workers unpickle these, and read options."""
+
 Walk = dict[str, list[str]]
 """Functions by file, both in the order in which they are first called."""
 
@@ -26,7 +29,8 @@ Walk = dict[str, list[str]]
 def walk(folder: Path) -> Walk:
     """Answer `counts` for one record in a window, and return what is called while the pipeline runs in this process.
 
-    What is made before (options, calibration, stages) and after (the report) is not on the way.
+    What is made before (options, calibration, stages, also where workers unpickle these) and after (the report) is not
+    on the way.
     """
     (folder / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:01Z\n")
     (folder / "items.txt").write_text("i\n")
@@ -41,7 +45,8 @@ def walk(folder: Path) -> Walk:
         name = code.co_qualname.rpartition(".")[2]
         package = frame.f_globals.get("__name__", "").split(".")
         written = not name.startswith("<") and not code.co_filename.startswith("<")  # no comprehension, no dataclass's
-        if event == "call" and package[0] == "privstream" and package[1] in PACKAGES and written:
+        ours = event == "call" and package[0] == "privstream" and package[1] in PACKAGES
+        if ours and written and not makes_ready(frame):
             path = "/".join([*package[1:-1], Path(code.co_filename).name])
             if code.co_qualname not in found.setdefault(path, []):
                 found[path].append(code.co_qualname)
@@ -65,6 +70,15 @@ def walk(folder: Path) -> Walk:
     if status != 0 or '"item": "i"' not in (folder / "rows.jsonl").read_text():
         raise RuntimeError(f"the record must become a row, got status {status}")
     return found
+
+
+def makes_ready(frame: FrameType | None) -> bool:
+    """Tell whether a call is part of what comes before the record."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") in BEFORE or frame.f_code.co_name == "setup":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def main() -> None:

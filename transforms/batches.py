@@ -6,11 +6,11 @@ import io
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.transforms.spill import fetch, put_away
 
 Keyed = tuple[bytes, bytes]
@@ -47,11 +47,6 @@ class Names:
     text: np.ndarray  # uint8
 
     @classmethod
-    def none(cls) -> Names:
-        """Name nothing."""
-        return cls(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.uint8))
-
-    @classmethod
     def of(cls, items: np.ndarray, texts: pa.Array) -> Names:
         """Pair strictly increasing hashes with their texts."""
         offsets, text = string_buffers(texts)
@@ -64,7 +59,7 @@ class Names:
             return parts[0]
         items = np.concatenate([part.items for part in parts]) if parts else np.empty(0, np.uint64)
         if not len(items):
-            return cls.none()
+            return NO_NAMES
         texts = pa.concat_arrays([part.to_arrow() for part in parts])
         order = in_order(items)
         first = order[first_of_run(items[order])]
@@ -90,6 +85,9 @@ class Names:
         return bytes(self.text[self.offsets[place] : self.offsets[place + 1]]).decode()
 
 
+NO_NAMES = Names(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.uint8))
+
+
 class Columns:
     """Columns of one key, and texts of its items; what the kinds of batches share."""
 
@@ -110,7 +108,20 @@ class Columns:
     @classmethod
     def read(cls, records: Iterable[bytes]) -> Self:
         """Return what `encode` made of several batches, one after the other."""
-        return cls.join([decode(cls, record) for record in records])  # type: ignore[type-var]
+        parts = []
+        for record in records:
+            found: dict[str, Any] = unpack(cls.__name__, 1, fetch(record))
+            names = Names(*(found.pop(f"names.{each.name}") for each in fields(Names)))
+            parts.append(cls(**found, names=names))  # type: ignore[call-arg]
+        return cls.join(parts)
+
+    def some(self, rows: np.ndarray | slice) -> Self:
+        """Return some rows, with the texts of their items alone."""
+        columns = {name: column for name, column in vars(self).items() if name != "names" and column is not None}
+        found = replace(self, **{name: column[rows] for name, column in columns.items()})  # type: ignore[type-var]
+        if not len(self.names.items):
+            return found
+        return replace(found, names=self.names.select(distinct_in_order(found.items)))  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +161,6 @@ class CountBatch(Columns):
     sums: np.ndarray | None = None
 
 
-Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 KINDS = {"users": np.uint64, "items": np.uint64, "times": np.int64, "ranks": np.uint16, "counts": np.int64}
 """Columns that every batch of a kind has."""
 
@@ -198,18 +208,6 @@ def encode(batch: Columns) -> bytes:
     return put_away(pack(type(batch).__name__, 1, columns | names))
 
 
-def decode(kind: type[Batch], data: bytes) -> Batch:
-    """Decode a batch from what `encode` returned."""
-    found: dict[str, Any] = unpack(kind.__name__, 1, fetch(data))
-    names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
-    return kind(**{name: column for name, column in found.items() if not name.startswith("names.")}, names=names)
-
-
-def shard_key(shard: int) -> bytes:
-    """Return the key under which a stage handles a shard of items, step after step."""
-    return StepKey(0, shard).to_bytes()
-
-
 MOST_SHARDS = 32_768
 """As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 
@@ -241,19 +239,6 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     text = np.empty(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     return offsets - offsets[0], text[offsets[0] : offsets[-1]]
-
-
-def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:
-    """Return some rows of a batch, with all its texts."""
-    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
-    return replace(batch, **{name: column[rows] for name, column in columns.items()})
-
-
-def named(batch: Batch) -> Batch:
-    """Return a batch with the texts of its items alone."""
-    if not len(batch.names.items):
-        return batch
-    return replace(batch, names=batch.names.select(distinct_in_order(batch.items)))
 
 
 def take_arguments(stage: object, given: Mapping[str, Any]) -> None:

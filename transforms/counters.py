@@ -11,12 +11,15 @@ Counters = dict[tuple[str, str], int]
 SENT, CLOSED = "events_in_windows", "events_in_time"
 """Events sent to windows, and those that were there when the runner closed them: it has dropped the others."""
 
+OF_READING = ": "
+"""Stands in the name of a counter between the question that it is about, of several, and what it counts."""
 
-def counter(name: str) -> Any:
-    """Return a counter of Beam; outside of pipelines it counts nothing."""
+
+def counter(name: str, question: str = "") -> Any:
+    """Return a counter of Beam, about one of several questions if named; outside of pipelines it counts nothing."""
     from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load fast without Beam
 
-    return Metrics.counter("privstream", name)
+    return Metrics.counter("privstream", f"{question}{OF_READING}{name}" if question else name)
 
 
 def count_dropped(limit: str, came: int, dropped: int) -> None:

@@ -271,14 +271,11 @@ class Bound:
     sampled: bool = False
     paced: bool = True
 
-    def allowed(self, number: int, windows: int | None) -> int:
-        """Return how many may be used by the end of window `number`, from 1; what is not used is carried over.
+    def allowed(self, number: int, windows: int) -> int:
+        """Return how many, if paced, may be used by the end of window `number`, from 1; the rest is carried over.
 
-        Whatever `in_run` is, a quarter of it may be used at once, and the last window may use up the rest. Without a
-        last window all of it may be used at any time.
+        Whatever `in_run` is, a quarter of it may be used at once, and the last window may use up the rest.
         """
-        if self.sampled or windows is None or not self.paced:
-            return self.in_run
         return min(self.in_run, -(-self.in_run * (windows + 3 * number) // (4 * windows)))
 
 

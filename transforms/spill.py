@@ -1,6 +1,6 @@
 """Batches wait on disk: a file of this process holds their bytes, and a short reference travels in their place.
 
-They are snapshots (see `mechanisms.snapshots`), which have a checksum of all that follows in their first bytes. So a
+They are snapshots (see `mechanisms.mechanism`), which have a checksum of all that follows in their first bytes. So a
 reference has a checksum of these alone, and what is read of the rest is checked where a snapshot is unpacked.
 
 Processes of one machine that share the work of a run each write a file of their own, and read those of all others.

@@ -161,7 +161,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     def of_checked(self) -> Self:
         """Return the same transform for batches that are known to keep its rules: they are not checked again.
 
-        They have the columns that it reads, as `sources.normalise` makes them: text, finite numbers, and timestamps in
+        They have the columns that it reads, as `sources.files` makes them: text, finite numbers, and timestamps in
         microseconds, UTC; no nulls.
         """
         other = copy.copy(self)

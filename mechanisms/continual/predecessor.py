@@ -23,7 +23,14 @@ from privstream.mechanisms.continual.ranges import (
     of_each,
     updated,
 )
-from privstream.mechanisms.noise.discrete import SERIES, DiscreteGaussian, Geometric, NoiseSum, SymmetricNoise
+from privstream.mechanisms.noise.discrete import (
+    SERIES,
+    DiscreteGaussian,
+    Geometric,
+    NoiseSum,
+    SymmetricNoise,
+    tail_quantile,
+)
 from privstream.mechanisms.noise.running import LENGTHS, CompleteTreeNoise, EpochNoise, laplace_tree, plain_digits
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
@@ -253,7 +260,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         answers = math.log(self.queries or self.universe) - math.log(self._step_share(step))
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
         parts = ((self.tau.scale, number, 1),), ((self.mu.scale, number, 1),)
-        return NoiseSum(*parts).quantile(math.log(self.beta / 2) - log_sets)
+        return tail_quantile(NoiseSum(*parts), math.log(self.beta / 2) - log_sets)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

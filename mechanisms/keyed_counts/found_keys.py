@@ -14,7 +14,6 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.calibration import MOST_LISTED, DiscoveryLaw, calibrate_discovery
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, KeyedRows, KeyedStep
-from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
@@ -70,9 +69,8 @@ class FoundKeys(KeyedCounts):
     From then on its noisy count is published after every step, and once those of earlier windows. Keys on a public
     list, if there is one, are published from the first step on, and never tested.
 
-    Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
-    must know keys by what they stand for (see `RowNoise`), and runs with different public lists need sources of their
-    own.
+    Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. Runs with different
+    public lists need noise sources of their own.
 
     Privacy:
         As for `KeyedCounts`. Public besides: the number of steps, and the public list. Keys that are carried over must
@@ -183,29 +181,28 @@ class FoundKeys(KeyedCounts):
             HorizonExceeded: the run is over.
             ValueError: a step is missing, or sums are beyond their limits.
         """
-        values = self._checked(state, given)
+        keys, values, names = self._checked(given, state.step, len(state.found_at))
         if given.step != state.step + 1:
             raise ValueError(f"step must be {state.step + 1}, got {given.step}: every step must be given")
-        source, keys, step = self._source(noise), given.keys.astype(np.int64), given.step
-        number = max(len(state.found_at), 1 + int(keys.max(initial=-1)))
+        source, step, number = self._source(noise), given.step, len(names)
         found_at, totals = _extended(state.found_at, number, NOT_FOUND), _extended(state.totals, number, 0)
         waiting = np.flatnonzero((found_at[keys] == NOT_FOUND) & (given.counts > 0))
         windows = windows_since(state.windows, step - self.kept + 1)
         if len(waiting):
             windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
-        newly = self._newly_found(windows, found_at, step, source)
+        newly = self._newly_found(windows, found_at, step, names, source)
         listed = state.listed
         if given.listed is not None:
             listed = _extended(listed, number, 0)
             listed[keys] += given.listed
-        newly = np.union1d(newly, self._found_on_list(listed, found_at, step, source))
+        newly = np.union1d(newly, self._found_on_list(listed, found_at, step, names, source))
         found_at[newly] = step
         published = np.flatnonzero(found_at != NOT_FOUND)
         true = np.zeros((len(values), 1, number), np.int64)
         true[:, 0, keys] = values
-        noisy = self._noisy(published, true[:, :, published], step, source)[:, 0]
-        rows = self._rows(step, published.astype(np.uint64), noisy)
-        earlier = (*self._earlier(windows, newly, step, source, number),)
+        noisy = self._noisy(published, true[:, :, published], step, names, source)[:, 0]
+        rows = self._rows(step, published, noisy)
+        earlier = (*self._earlier(windows, newly, step, names, source),)
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
@@ -250,7 +247,7 @@ class FoundKeys(KeyedCounts):
         return FoundState(state.step, state.found_at[kept], state.totals[kept], listed, windows), kept
 
     def _newly_found(
-        self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
+        self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, names: Words, source: NoiseSource
     ) -> Integers:
         """Return the keys, increasing, that pass a test at this step: their blocks have the noise of their windows."""
         passed = [np.zeros(0, np.int64)]
@@ -263,33 +260,36 @@ class FoundKeys(KeyedCounts):
             tested, size = np.flatnonzero(sums >= scale.least), max(1, _TOGETHER // scale.windows)
             for some in (tested[start : start + size] for start in range(0, len(tested), size)):
                 true = self._brought(windows, some, first, step, len(found_at))[:1]
-                passed.append(some[self._noisy(some, true, first, source)[0].sum(axis=0) >= scale.threshold])
+                passed.append(some[self._noisy(some, true, first, names, source)[0].sum(axis=0) >= scale.threshold])
         return np.unique(np.concatenate(passed))
 
-    def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
+    def _found_on_list(
+        self, listed: Integers, found_at: Integers, step: int, names: Words, source: NoiseSource
+    ) -> Integers:
         """Return the keys, increasing, that enough different people have had for the list to find them at this step."""
         people = self.law.people
         if people is None or step not in people.steps:
             return np.zeros(0, np.int64)
         test = people.steps.index(step)
         tested = np.flatnonzero((listed >= people.least[test]) & (found_at == NOT_FOUND))
-        noise = people.noises[test].draw(tested.astype(np.uint64), step, listed[tested], source.derive("people"))
+        law, own = people.noises[test].law, source.derive("people")
+        noise = law.draw_bound(own, names[tested], step, listed[tested])
         found: Integers = tested[listed[tested] + noise >= people.thresholds[test]]
         return found
 
     def _earlier(
-        self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource, number: int
+        self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, names: Words, source: NoiseSource
     ) -> Iterator[KeyedRows]:
-        """Return the rows of earlier steps of keys, out of so many, that are found at this one."""
+        """Return the rows of earlier steps of keys that are found at this one."""
         if not len(newly):
             return
         first = max(1, step - self.kept + 1)
         size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
-            noisy = self._noisy(newly, self._brought(windows, newly, start, last, number), start, source)
+            noisy = self._noisy(newly, self._brought(windows, newly, start, last, len(names)), start, names, source)
             for place in range(last - start + 1):
-                yield self._rows(start + place, newly.astype(np.uint64), noisy[:, place])
+                yield self._rows(start + place, newly, noisy[:, place])
 
     def _brought(
         self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int
@@ -305,13 +305,12 @@ class FoundKeys(KeyedCounts):
                 found[:, window.step - first, at[some]] = window.values[:, some]
         return found
 
-    def _noisy(self, keys: Integers, true: Integers, first: int, source: NoiseSource) -> Integers:
+    def _noisy(self, keys: Integers, true: Integers, first: int, names: Words, source: NoiseSource) -> Integers:
         """Return exact numbers of steps from `first` on, int64 (answers, steps, keys), with noise bound to them."""
         noisy, steps = true.copy(), first + np.arange(true.shape[1], dtype=np.uint64)
-        labels, at = np.tile(keys.astype(np.uint64), len(steps)), np.repeat(steps, len(keys))
+        labels, at = np.tile(names[keys], len(steps)), np.repeat(steps, len(keys))
         for answer, noise, numbers in zip(ANSWERS, self.law.noises, noisy, strict=False):
-            assert isinstance(noise, IndependentNoise)
-            drawn = noise.draw(labels, at, numbers.ravel(), source.derive(answer))
+            drawn = noise.law.draw_bound(source.derive(answer), labels, at, numbers.ravel())
             numbers[:] += drawn.reshape(numbers.shape)
         return noisy
 

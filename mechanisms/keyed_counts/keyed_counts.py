@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
 from privstream.mechanisms.mechanism import Mechanism
@@ -43,9 +44,6 @@ class KeyedStep:
 
     Columns have shape (n,). `listed` is how many contributions are by people who count for the key on the list of
     different people from this step on: each at most once for a key, and for a limited number of keys in the whole run.
-
-    Raises:
-        ValueError, TypeError: a column has another shape, type or range. No message has a key or a number of it.
     """
 
     step: int  # public, >= 1; steps come in increasing order, and steps without news may be missing
@@ -53,23 +51,7 @@ class KeyedStep:
     counts: Integers  # contributions of this step, >= 0; at most one of each person
     sums: Integers | None = None  # of the values of these contributions, each within its limits
     listed: Integers | None = None
-
-    def __post_init__(self) -> None:
-        checks.integer("step", self.step, minimum=1)
-        for name in ("keys", "counts", "sums", "listed"):
-            column, dtype = getattr(self, name), np.uint64 if name == "keys" else np.int64
-            if column is None and name in ("sums", "listed"):
-                continue
-            if not isinstance(column, np.ndarray) or column.dtype != dtype or column.shape != (np.size(self.keys),):
-                found = f"{column.dtype} {column.shape}" if isinstance(column, np.ndarray) else type(column).__name__
-                raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, one for each key, got {found}")
-        if np.any(self.counts < 0) or np.any(self.counts > LARGEST_ENTRY):
-            raise ValueError("counts must be from 0 to 2**40")
-        if self.listed is not None and (np.any(self.listed < 0) or np.any(self.listed > self.counts)):
-            raise ValueError("listed must be from 0 to counts")
-        ordered = np.sort(self.keys)
-        if np.any(ordered[1:] == ordered[:-1]):
-            raise ValueError("keys must be distinct")
+    names: Words | None = None  # distinct, of all keys so far, by number: labels of their noise; else the numbers are
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,14 +61,9 @@ class KeyedRows:
     step: int
     keys: Words
     counts: Integers  # noisy
-    count_margin: int | Integers  # how far a count is off at most, with probability 0.95: of all, or of each
     sums: Integers | None = None  # noisy
-    sum_margin: int | Integers = 0
+    margins: tuple[int, ...]  # how far a count is off at most, with probability 0.95, and then a sum
     earlier: tuple[KeyedRows, ...] = ()  # of earlier steps, in their order, of keys that were found at this one
-
-    def of_each(self, *names: str) -> list[NDArray[Any]]:
-        """Return columns, with a number for each key also where one is for all."""
-        return [np.broadcast_to(getattr(self, name), len(self.keys)) for name in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,17 +76,6 @@ class KeyedState:
     published: NDArray[np.bool_]  # whether it has been published
     memory: Floats  # (rows, keys): what the noise remembers
 
-    def grown(self, number: int) -> KeyedState:
-        """Return a copy with room for a number of keys, or as many as there are."""
-        more = max(0, number - len(self.counted))
-        return KeyedState(
-            self.step,
-            np.pad(self.totals, ((0, 0), (0, more))),
-            np.pad(self.counted, (0, more)),
-            np.pad(self.published, (0, more)),
-            np.pad(self.memory, ((0, 0), (0, more))),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedCounts(Mechanism[KeyedState]):
@@ -117,8 +83,8 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     Keys are a public list; or, since the start, whatever the people name: then a key is considered as soon as
     `min_people` people have contributed to it, and published from where its noisy count reaches a threshold on. Keys
-    that are not considered cost no noise. Keys are numbers that the caller gives, from 0 on; the source of noise must
-    know what they stand for (see `RowNoise`). Shards of keys are independent: each has a state of its own.
+    that are not considered cost no noise. Keys are numbers that the caller gives, from 0 on, perhaps with names that
+    noise depends on instead. Shards of keys are independent: each has a state of its own.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
@@ -182,7 +148,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         checks.boolean("dropped", self.dropped)
         if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
             raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
-        _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
+        _ = self.law, self.parameters  # noise that cannot be drawn is refused now, not in mid-stream
 
     def _check_keys(self) -> None:
         """Refuse a kind of keys that this mechanism does not have."""
@@ -216,12 +182,8 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     @property
     def listed(self) -> int:
-        """Keys for which a person counts on a list of different people; 0 without one."""
+        """Keys for which a person counts on a list of different people; 0 without one, and then steps have none."""
         return 0
-
-    def lists(self, step: int) -> bool:
-        """Whether a step must state `listed`: how many people a list of different people counts from this step on."""
-        return self.bounds.listed > 0
 
     @cached_property
     def law(self) -> KeyLaw:
@@ -336,33 +298,42 @@ class KeyedCounts(Mechanism[KeyedState]):
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError: steps do not increase, sums are beyond their limits, a key has more than 2^62 / max_value
-                contributions in all, or it is not on the public list.
+            ValueError, TypeError: steps do not increase, a column has another shape, type or range, a key has more than
+                2^62 / max_value contributions in all, or it is not on the public list. No message has a key or a
+                number of it.
         """
-        values, source = self._checked(state, given), self._source(noise)
-        keys = given.keys.astype(np.int64)
-        after = state.grown(1 + int(keys.max(initial=-1)))
-        totals, counted = after.totals, after.counted
+        keys, values, names = self._checked(given, state.step, len(state.counted))
+        more, source = len(names) - len(state.counted), self._source(noise)
+        after = KeyedState(
+            given.step,
+            np.pad(state.totals, ((0, 0), (0, more))),
+            np.pad(state.counted, (0, more)),
+            np.pad(state.published, (0, more)),
+            np.pad(state.memory, ((0, 0), (0, more))),
+        )
+        totals, counted, published = after.totals, after.counted, after.published
         if self.public_keys and not counted[keys].all():
             raise ValueError("keys must be on the public list that the state was made with")
         for step in range(state.step + 1, given.step if len(after.memory) else 0):
-            self._noises(after, step, source)
+            self._noises(after, step, names, source)
         if self.over != "start":
             totals[:] = 0
         totals[:, keys] += values
-        self._check_sums_fit(totals[0])
+        most = MOST_SUM // (self.max_value or 1)
+        if np.any(totals[0] > most):  # before sums of 64 bits could be wrong
+            raise ValueError(f"a key must have at most {most:,} contributions, since their values are up to max_value")
         ready = totals[0] >= self.min_people  # a contribution each
         fresh = np.flatnonzero(ready & ~counted)
         counted |= ready
         some = np.flatnonzero(counted)
-        answers = totals[:, some] + self._noises(after, given.step, source, fresh)
-        threshold = self.law.threshold(given.step)
-        after.published[some] |= True if threshold is None else answers[0] >= threshold
-        chosen = after.published[some]
-        rows = self._rows(given.step, some[chosen].astype(np.uint64), answers[:, chosen])
-        return replace(after, step=given.step), rows
+        answers = totals[:, some] + self._noises(after, given.step, names, source, fresh)
+        published[some] |= self.public_keys or answers[0] >= self.law.threshold(given.step)
+        chosen = published[some]
+        return after, self._rows(given.step, some[chosen], answers[:, chosen])
 
-    def _noises(self, state: KeyedState, step: int, source: NoiseSource, fresh: Integers = _NONE) -> Integers:
+    def _noises(
+        self, state: KeyedState, step: int, names: Words, source: NoiseSource, fresh: Integers = _NONE
+    ) -> Integers:
         """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date.
 
         `fresh` keys, considered from this step on, first get the memory of noise that they had all the time.
@@ -371,40 +342,54 @@ class KeyedCounts(Mechanism[KeyedState]):
         for answer, noise, totals in zip(ANSWERS, self.law.noises, state.totals, strict=False):
             rows, own = state.memory[first : first + noise.rows], source.derive(answer)
             first += noise.rows
-            rows[:, fresh] = noise.remember(rows[:, fresh], step, fresh.astype(np.uint64), own)
+            if len(fresh):
+                rows[:, fresh] = noise.remember(rows[:, fresh], step, names[fresh], own)
             memory = rows[:, keys]
-            noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], own))
+            noises.append(noise.advance(memory, step, names[keys], totals[keys], own))
             rows[:, keys] = memory
         return np.stack(noises)
 
-    def _check_sums_fit(self, counts: Integers) -> None:
-        """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""
-        most = MOST_SUM // (self.max_value or 1)
-        if np.any(counts > most):
-            raise ValueError(f"a key must have at most {most:,} contributions, since their values are up to max_value")
+    def _checked(self, given: KeyedStep, last: int, known: int) -> tuple[Integers, Integers, Words]:
+        """Return keys and what came to them, int64 (n,) and (answers, n), and names of all keys, if they can be right.
 
-    def _checked(self, state: Any, given: KeyedStep) -> Integers:
-        """Return what came, int64 (answers, n), if it can be right. Messages quote no number of it."""
-        if given.step <= state.step:
-            raise ValueError(f"step must be > {state.step}, got {given.step}")
-        checks.step(given.step, self.horizon)
-        if (given.listed is None) == self.lists(given.step):
-            raise ValueError("listed must be given if there is a list of different people, and only then")
+        `last` is the step before, `known` how many keys there were. Messages quote no number of what came.
+        """
+        if given.step <= last:
+            raise ValueError(f"step must be > {last}, got {given.step}")
+        if given.step > self.horizon:
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
         if (given.sums is None) != (self.max_value is None):
             raise ValueError("sums must be given where max_value is, and only there")
-        if given.sums is None or self.max_value is None:
-            return given.counts[None, :]
-        self._check_sums_fit(given.counts)
-        largest = given.counts * self.max_value
-        if np.any(given.sums > largest) or np.any(given.sums < 0):
+        if (given.listed is None) != (self.bounds.listed == 0):
+            raise ValueError("listed must be given if there is a list of different people, and only then")
+        for name in ("keys", "counts", "sums", "listed"):
+            column, dtype = getattr(given, name), np.dtype(np.uint64 if name == "keys" else np.int64)
+            if column is None and name in ("sums", "listed"):
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype or column.shape != (np.size(given.keys),):
+                found = f"{column.dtype} {column.shape}" if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {dtype}, one for each key, got {found}")
+        keys, counts, sums = given.keys.astype(np.int64), given.counts, given.sums
+        most = min(LARGEST_ENTRY, MOST_SUM // (self.max_value or 1))
+        if np.any(counts < 0) or np.any(counts > most):
+            raise ValueError(f"counts must be from 0 to {most:,}")
+        if sums is not None and (np.any(sums < 0) or np.any(sums > counts * (self.max_value or 0))):
             raise ValueError("sums must be within counts times the limits of values")
-        return np.stack([given.counts, given.sums])
+        if given.listed is not None and (np.any(given.listed < 0) or np.any(given.listed > counts)):
+            raise ValueError("listed must be from 0 to counts")
+        if len(np.unique(keys)) < len(keys):
+            raise ValueError("keys must be distinct")
+        number = max(known, 1 + int(keys.max(initial=-1)))
+        names = np.arange(number, dtype=np.uint64) if given.names is None else given.names
+        if names.dtype != np.uint64 or len(names) < number:
+            raise ValueError("names must be uint64, one for each key")
+        return keys, np.stack([counts] if sums is None else [counts, sums]), names
 
-    def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
-        """Return rows with the margins of counts, and of sums if there are any."""
-        margins = [noise.tail_bound(step, OUTSIDE / 2) for noise in self.law.noises]
-        rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_margin=margins[0])
-        return rows if self.max_value is None else replace(rows, sums=answers[1], sum_margin=margins[1])
+    def _rows(self, step: int, keys: Integers, answers: Integers) -> KeyedRows:
+        """Return rows of keys with noisy answers, int64 (answers, n)."""
+        margins = tuple(noise.tail_bound(step, OUTSIDE / 2) for noise in self.law.noises)
+        sums = None if self.max_value is None else answers[1]
+        return KeyedRows(step=step, keys=keys.astype(np.uint64), counts=answers[0], sums=sums, margins=margins)
 
     def margins_of_sums(self, windows: Integers) -> Integers:
         """Return how far sums over numbers of windows, at least 1, are off at most, int64 (answers, n).

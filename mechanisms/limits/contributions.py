@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, NoiseSum
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, NoiseSum, tail_quantile
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
@@ -116,7 +116,8 @@ class NoisyHistogram:
         for width in _TOGETHER:
             sums = np.convolve(self.counts, np.ones(width, np.int64), "valid")
             tests = len(_TOGETHER) * len(self.counts)
-            exceeded = NoiseSum.laplace([(self.scale, width, 1)]).quantile(math.log(_FALSE_ALARM / tests))
+            noises = ((self.scale, width, 1),)
+            exceeded = tail_quantile(NoiseSum(noises, noises), math.log(_FALSE_ALARM / tests))
             last = max(last, int(np.flatnonzero(sums > exceeded).max(initial=-1)))
         while 0 <= last < len(self.counts) - 1 and self.counts[last + 1] > _CONTINUES * self.scale:
             last += 1

@@ -13,13 +13,12 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.mechanism import Charges, Mechanism, UserCounters
 from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration, MonitorBudget, calibrate, paper
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 
 DEFAULT_TESTS = 1_000_000
 LARGEST_THRESHOLD = 1 << 53

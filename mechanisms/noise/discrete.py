@@ -50,10 +50,6 @@ class IntegerLaw:
     high: Words
     low: Words
 
-    def __post_init__(self) -> None:
-        for table in (self.high, self.low):
-            table.setflags(write=False)  # laws are shared by caches
-
     @classmethod
     def from_cumulative(cls, first: int, cumulative: Sequence[int]) -> IntegerLaw:
         """Make the law with Pr[X <= first + j] = cumulative[j] / 2^128, nondecreasing numbers in [0, 2^128]."""
@@ -133,6 +129,13 @@ class DiscreteNoise(ABC):
     @abstractmethod
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
         """Return one value per label, int64 (n,)."""
+
+    def draw_bound(self, source: NoiseSource, keys: Words, steps: int | Words, totals: Integers) -> Integers:
+        """Return one value for each pair of a key and a step, int64 (n,), bound to true totals: others draw afresh."""
+        labels = np.empty((len(keys), 2), np.uint64)
+        labels[:, 0] = keys
+        labels[:, 1] = steps
+        return self.draw(source, source.bind(labels, totals))
 
     @abstractmethod
     def tail_quantile(self, beta: float) -> int:
@@ -365,26 +368,12 @@ class NoiseSum:
 
     The law is tilted by e^(rate x) so that the quantile asked for becomes its mean, convolved exactly (a discrete
     Fourier transform of its closed form), and tilted back: full relative precision however small the tail. Noises are
-    given by their scale, how many have it, and the whole number by which these are multiplied.
+    given by their scale, how many have it, and the whole number by which these are multiplied. A discrete Laplace noise
+    is the difference of two geometric ones.
     """
 
     raising: tuple[tuple[float, int, int], ...]
     lowering: tuple[tuple[float, int, int], ...]
-
-    @classmethod
-    def laplace(cls, parts: Sequence[tuple[float, int, int]]) -> NoiseSum:
-        """Return a sum of discrete Laplace noises: each is the difference of two geometric ones."""
-        kept = tuple(part for part in parts if part[1])
-        return cls(kept, kept)
-
-    def quantile(self, log_beta: float) -> int:
-        """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or a bound near it for very wide laws."""
-        sums = self.raising + self.lowering
-        if not sums or math.log(sum(n for _, n, _ in sums)) - 1 / max(b for b, _, _ in sums) <= log_beta:
-            return 0  # all noises are 0 with probability 1 - e^log_beta
-        # Scales that are so small as to overflow may be larger, which have larger tails.
-        drawable = (tuple((max(b, 1 / 700), n, w) for b, n, w in part) for part in (self.raising, self.lowering))
-        return _quantile(NoiseSum(*drawable), log_beta)
 
     def log_moment(self, rate: float) -> float:
         """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""
@@ -411,13 +400,15 @@ class NoiseSum:
         return first, np.maximum(masses, 0.0)
 
 
-def _log_rest(slope: float) -> float:
-    """Return ln(1 - e^-slope)."""
-    return math.log(-math.expm1(-slope))
-
-
 @lru_cache(maxsize=4096)
-def _quantile(noises: NoiseSum, log_beta: float) -> int:
+def tail_quantile(noises: NoiseSum, log_beta: float) -> int:
+    """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or a bound near it for very wide laws."""
+    sums = noises.raising + noises.lowering
+    if not sums or math.log(sum(n for _, n, _ in sums)) - 1 / max(b for b, _, _ in sums) <= log_beta:
+        return 0  # all noises are 0 with probability 1 - e^log_beta
+    # Scales that are so small as to overflow may be larger, which have larger tails.
+    drawable = (tuple((max(b, 1 / 700), n, w) for b, n, w in part) for part in (noises.raising, noises.lowering))
+    noises = NoiseSum(*drawable)
     widest = max(scale * weight for scale, _, weight in noises.raising)
 
     def bound(log_rest: float) -> float:
@@ -433,7 +424,7 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
             *(tuple((b / _COARSER, n, w) for b, n, w in part) for part in (noises.raising, noises.lowering))
         )
         off = sum(_COARSER * n * w for _, n, w in noises.raising) + sum(n * w for _, n, w in noises.lowering)
-        return min(int(chernoff), _COARSER * coarse.quantile(log_beta) + off)
+        return min(int(chernoff), _COARSER * tail_quantile(coarse, log_beta) + off)
     first, masses = law
     with np.errstate(divide="ignore"):
         logs = np.log(masses) - rate * (first + np.arange(len(masses))) + noises.log_moment(rate)
@@ -441,6 +432,11 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     enough = np.flatnonzero(at_least <= log_beta)
     exact = first + int(enough[0]) - 1 if len(enough) else chernoff
     return int(max(0, min(exact, chernoff)))
+
+
+def _log_rest(slope: float) -> float:
+    """Return ln(1 - e^-slope)."""
+    return math.log(-math.expm1(-slope))
 
 
 def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int, int]], log_beta: float) -> int:
@@ -453,8 +449,8 @@ def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int, int]], log_beta: flo
     if gaussian:
         sigma = math.sqrt(sum(number * (weight * law.sigma) ** 2 for law, number, weight in gaussian))
         return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
-    laplace = [(law.scale, number, weight) for law, number, weight in parts if isinstance(law, DiscreteLaplace)]
-    return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
+    laplace = tuple((law.scale, n, weight) for law, n, weight in parts if n and isinstance(law, DiscreteLaplace))
+    return tail_quantile(NoiseSum(laplace, laplace), log_beta - math.log(2))
 
 
 def series_share(number: int) -> float:

@@ -19,6 +19,7 @@ from privstream.mechanisms.noise.discrete import (
     NoiseSum,
     SymmetricNoise,
     sum_quantile,
+    tail_quantile,
 )
 from privstream.mechanisms.noise.sources import NoiseSource, Words
 from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma, largest_shift
@@ -86,11 +87,7 @@ class IndependentNoise(RunningNoise):
 
     @override
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
-        return self.draw(keys, step, totals, source)
-
-    def draw(self, keys: Words, steps: int | Words, totals: Integers, source: NoiseSource) -> Integers:
-        """Return the noise of one step, for pairs of a key and a step, int64 (pairs,), bound to true totals."""
-        return self.law.draw(source, source.bind(_labels(keys, steps), totals))
+        return self.law.draw_bound(source, keys, step, totals)
 
     def summed(self, windows: int) -> IndependentNoise:
         """Return the noise of sums over a number of steps."""
@@ -104,7 +101,8 @@ class IndependentNoise(RunningNoise):
     def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
         drawn = self.windows * number
         if isinstance(self.law, DiscreteLaplace):
-            return NoiseSum.laplace([(self.law.scale, drawn, 1)]).quantile(math.log(tail))
+            noises = ((self.law.scale, drawn, 1),)
+            return tail_quantile(NoiseSum(noises, noises), math.log(tail))
         # A sum of discrete Gaussians is one: docs/proofs/keyed_counts.md, Lemma 3.
         return math.ceil(_normal(min(tail, _LARGEST_TAIL)) * self.law.sigma * math.sqrt(drawn) - 0.5)
 
@@ -142,7 +140,7 @@ class ToeplitzNoise(RunningNoise):
 
     @override
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
-        drawn = self.law_at(step).draw(source, source.bind(_labels(keys, step), totals))
+        drawn = self.law_at(step).draw_bound(source, keys, step, totals)
         self._add(drawn.astype(np.float64), memory, step)
         unit = math.ldexp(1.0, self.fraction)
         return np.asarray(np.floor((memory[BUFFERS] + unit / 2) / unit), np.int64)
@@ -153,8 +151,8 @@ class ToeplitzNoise(RunningNoise):
         while len(keys) and start < before:  # many steps at once, bound to totals of zero
             same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
             steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
-            labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
-            drawn = self.law_at(start).draw(source, source.bind(labels, np.zeros(len(labels), np.int64)))
+            labels = np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64)
+            drawn = self.law_at(start).draw_bound(source, *labels, np.zeros(len(labels[0]), np.int64))
             for step, values in zip(steps.tolist(), drawn.astype(float).reshape(len(steps), len(keys)), strict=True):
                 self._add(values, memory, step)
             start += len(steps)
@@ -228,9 +226,9 @@ class CompleteTreeNoise(RunningNoise):
     @override
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         height, unit = self._height(step), self._unit
-        noise = self.law.draw(source, source.bind(_labels(keys, step), totals)).astype(np.float64)
+        noise = self.law.draw_bound(source, keys, step, totals).astype(np.float64)
         if self.combined and height == 1:
-            parent = self.law.draw(source, source.bind(_labels(keys, step + _PARENT), totals))
+            parent = self.law.draw_bound(source, keys, step + _PARENT, totals)
             noise += (memory[0] - memory[1]) / unit + self.base * parent
         else:
             noise *= unit
@@ -374,13 +372,6 @@ def _normal(tail: float) -> float:
     if math.isinf(found := -float(special.ndtri(tail * (1 - _SMALL_PART)))):
         raise ValueError(f"delta must be larger: no threshold is exceeded by noise with a probability of {tail}")
     return found
-
-
-def _labels(keys: Words, low: int | Words) -> Words:
-    labels = np.empty((len(keys), 2), np.uint64)
-    labels[:, 0] = keys
-    labels[:, 1] = low
-    return labels
 
 
 def plain_digits(base: int, step: int) -> list[int]:

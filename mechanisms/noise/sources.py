@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 
@@ -32,7 +32,6 @@ _FIRST_BLOCK = 15  # bytes of a string in its first block, whose last byte is th
 _LONGEST_SHORT = 63  # bytes of a string of four blocks
 _WORD = np.dtype("<u8")
 _KEEP = np.array([(1 << 8 * m) - 1 for m in range(9)], np.uint64)  # [m]: the first m bytes of a little-endian word
-_BOUND = 2  # the column of labels that are bound, in which rows stand
 
 
 @runtime_checkable
@@ -69,9 +68,7 @@ class PrfNoise:
     """
 
     def __init__(self, key: bytes, origin: tuple[Origin, Path] | None = None) -> None:
-        self._key = key
-        self._origin = origin
-        self._encryptors: dict[str, CipherContext] = {}
+        self._key, self._origin = key, origin
 
     def derive(self, *path: str | int | bytes) -> "PrfNoise":
         """Return the independent source for `path`; `derive(a, b)` is `derive(a).derive(b)`.
@@ -82,7 +79,15 @@ class PrfNoise:
             raise ValueError("path must have at least one part, got none")
         key = self._key
         for part in path:
-            key = _keyed_hash(key, b"path", _encode(part))
+            if isinstance(part, str):
+                message = b"s" + part.encode("utf-8", "surrogatepass")
+            elif isinstance(part, bytes):
+                message = b"b" + part
+            elif isinstance(part, Integral) and not isinstance(part, bool):
+                message = b"i" + hex(part).encode()
+            else:
+                raise TypeError(f"path must consist of str, int or bytes, got {type(part).__name__}")
+            key = _keyed_hash(key, b"path", message)
         return PrfNoise(key, self._origin and (self._origin[0], self._origin[1] + path))
 
     def words(self, labels: Labels, lanes: int = 1) -> Words:
@@ -90,8 +95,7 @@ class PrfNoise:
 
         The bits of a label depend on nothing but the source, the label and the lane.
         """
-        blocks = _blocks(labels)
-        return np.stack([self._encrypt(f"lane {lane}", blocks) for lane in range(lanes)], axis=1)
+        return np.stack([self._encrypt(f"lane {lane}", labels) for lane in range(lanes)], axis=1)
 
     def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
         """Return labels that depend on `labels` and on the int64 `values` (n,), for releases of numbers.
@@ -99,10 +103,9 @@ class PrfNoise:
         With the true value in the label a repeated release of the same value repeats the same answer, and a release of
         another value under the same label draws fresh noise instead of exposing the exact difference.
         """
-        blocks = _blocks(labels)
-        if values.dtype != np.int64 or values.shape != (len(blocks),):
-            raise TypeError(f"values must be int64 of shape ({len(blocks)},), got {values.dtype} of {values.shape}")
-        state = self._encrypt("bind", blocks)
+        state = self._encrypt("bind", labels)
+        if values.dtype != np.int64 or values.shape != (len(state),):
+            raise TypeError(f"values must be int64 of shape ({len(state)},), got {values.dtype} of {values.shape}")
         state[:, 1] ^= np.ascontiguousarray(values).view(np.uint64)
         return self._encrypt("bind", state)
 
@@ -111,61 +114,52 @@ class PrfNoise:
 
         `data`, uint8, has all strings one after the other; string i is data[offsets[i]:offsets[i + 1]], int64 (n + 1).
         """
-        data, offsets = np.asarray(data), np.asarray(offsets)
-        if data.dtype != np.uint8 or offsets.dtype != np.int64:
-            raise TypeError(f"data must be uint8 and offsets int64, got {data.dtype} and {offsets.dtype}")
-        if len(offsets) and (offsets[0] < 0 or offsets[-1] > len(data) or bool(np.any(offsets[1:] < offsets[:-1]))):
-            raise ValueError("offsets must be nondecreasing and within data")
         if len(offsets) <= 1:
             return np.empty(0, np.uint64)
-        lengths = np.diff(offsets)
-        hashes = self._hash_short(data, offsets[:-1], np.minimum(lengths, _LONGEST_SHORT))
-        key, view = _keyed_hash(self._key, b"key", b"long strings"), np.ascontiguousarray(data).data
+        start, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
+        # Every byte position read as a little-endian word, without a copy.
+        padded = np.concatenate([data[offsets[0] : offsets[-1]], np.zeros(2 * _BLOCK, np.uint8)])
+        windows: Words = np.ndarray(len(padded) - 7, dtype=_WORD, buffer=padded.data, strides=(1,))
+        # CBC-MAC over zero-padded blocks whose first one has the length, so that no message is another's prefix.
+        short, state = np.minimum(lengths, _LONGEST_SHORT), np.zeros((len(start), 2), np.uint64)
+        for done in (0, *range(_FIRST_BLOCK, int(short.max()), _BLOCK)):
+            rows = np.flatnonzero(short > done) if done else slice(None)
+            place, size = start[rows] + done, np.minimum(short[rows] - done, _BLOCK if done else _FIRST_BLOCK)
+            blocks = state[rows]
+            blocks[:, 0] ^= windows[place] & _KEEP[np.minimum(size, 8)]
+            if size.max() > 8:  # short identifiers leave it empty
+                blocks[:, 1] ^= windows[place + 8] & _KEEP[np.maximum(size - 8, 0)]
+            if not done:
+                blocks[:, 1] |= short.astype(np.uint64) << np.uint64(56)
+            state[rows] = self._encrypt("short strings", blocks)
+        hashes, key = state[:, 0].copy(), _keyed_hash(self._key, b"key", b"long strings")
         for row in np.flatnonzero(lengths > _LONGEST_SHORT).tolist():
-            digest = hashlib.blake2b(view[offsets[row] : offsets[row + 1]], key=key, digest_size=8).digest()
-            hashes[row] = int.from_bytes(digest, "little")
+            string = padded[start[row] : start[row] + lengths[row]].data
+            hashes[row] = int.from_bytes(hashlib.blake2b(string, key=key, digest_size=8).digest(), "little")
         return hashes
 
-    def _hash_short(self, data: NDArray[np.uint8], start: NDArray[np.int64], lengths: NDArray[np.int64]) -> Words:
-        """CBC-MAC over zero-padded blocks whose first one has the length, so that no message is another's prefix."""
-        base = int(start[0])
-        used = data[base : int(start[-1] + lengths[-1])]
-        padded = np.concatenate([used, np.zeros(2 * _BLOCK, np.uint8)])
-        # Every byte position read as a little-endian word, without a copy.
-        windows: Words = np.ndarray(len(padded) - 7, dtype=_WORD, buffer=padded.data, strides=(1,))
-        position = start - base
-        blocks = _load(windows, position, np.minimum(lengths, _FIRST_BLOCK))
-        blocks[:, 1] |= lengths.astype(np.uint64) << np.uint64(56)
-        state = self._encrypt("short strings", blocks)
-        for done in range(_FIRST_BLOCK, int(lengths.max()), _BLOCK):
-            rows = np.flatnonzero(lengths > done)
-            blocks = _load(windows, position[rows] + done, np.minimum(lengths[rows] - done, _BLOCK))
-            state[rows] = self._encrypt("short strings", blocks ^ state[rows])
-        return state[:, 0].copy()
-
-    def _encrypt(self, purpose: str, blocks: Words) -> Words:
-        """Return the image (n, 2) of 128-bit blocks (n, 2) under the permutation named `purpose`."""
-        # Threads must not share a context: one that is in use is not in the table, which gets it back unchanged.
-        encryptor = self._encryptors.pop(purpose, None)
-        if encryptor is None:
-            key = _keyed_hash(self._key, b"key", purpose.encode())
-            # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
-            encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-        target = np.empty(_BLOCK * (len(blocks) + 1) - 1, np.uint8)  # it may ask for 15 bytes more than it writes
-        if len(blocks):
-            encryptor.update_into(np.ascontiguousarray(blocks, dtype=_WORD).data.cast("B"), target.data)
-        self._encryptors[purpose] = encryptor
-        return target[: _BLOCK * len(blocks)].view(_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
+    def _encrypt(self, purpose: str, labels: Labels) -> Words:
+        """Return the image (n, 2) of labels, as 128-bit blocks, under the permutation named `purpose`."""
+        if not isinstance(labels, np.ndarray):
+            labels = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
+        if labels.dtype != np.uint64:
+            raise TypeError(f"labels must be uint64, got {labels.dtype}")
+        if labels.ndim == 1:
+            labels = np.stack([labels, np.zeros_like(labels)], axis=1)
+        if labels.shape[1:] != (2,):
+            raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
+        # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
+        cipher = Cipher(algorithms.AES(_keyed_hash(self._key, b"key", purpose.encode())), modes.ECB())
+        target = np.empty(_BLOCK * (len(labels) + 1) - 1, np.uint8)  # it may ask for 15 bytes more than it writes
+        if len(labels):
+            cipher.encryptor().update_into(np.ascontiguousarray(labels, dtype=_WORD).data.cast("B"), target.data)
+        return target[: _BLOCK * len(labels)].view(_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<key>)"
 
     def __reduce__(self) -> Any:
-        return (_load_keyed, self._origin) if self._origin else (_restore, (type(self), self._with_key()))
-
-    def _with_key(self) -> dict[str, Any]:
-        """Return what a pickle holds of a key that is nowhere else."""
-        return vars(self) | {"_encryptors": {}}
+        return (_load_keyed, self._origin) if self._origin else super().__reduce__()
 
 
 class KeyedNoise(PrfNoise):
@@ -214,8 +208,8 @@ class KeyedNoise(PrfNoise):
                 _check_mode(path, os.fstat(file.fileno()))
                 content = file.read(MAXIMUM_KEY_BYTES + 3)  # a newline has two bytes, and one is too many
         except OSError as error:
-            raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
-        return cls._found("from_file", os.path.abspath(path), "noise_key_file", content, run_id)
+            raise ValueError(f"key must be a readable file, got {path} ({error.strerror})") from None
+        return cls._found("from_file", os.path.abspath(path), "key", content, run_id)
 
     @classmethod
     def from_environment(cls, name: str, run_id: str = "") -> Self:
@@ -250,49 +244,7 @@ class SeededNoise(PrfNoise):
 
     def __init__(self, seed: int) -> None:
         checks.integer("seed", seed, minimum=0)
-        super().__init__(_keyed_hash(_root(b"public: simulation", ""), b"path", _encode(seed)))
-
-
-class RowNoise:
-    """Draw for the label (row, low) what a source draws for the label (keys[row], low), keys uint64 (rows,).
-
-    Labels that are bound to values have a third column, with their row.
-    """
-
-    def __init__(self, source: NoiseSource, keys: Words) -> None:
-        self.source = source
-        self.keys = keys
-
-    def derive(self, *path: str | int | bytes) -> "RowNoise":
-        """Derive the source."""
-        return RowNoise(self.source.derive(*path), self.keys)
-
-    def words(self, labels: Labels, lanes: int = 1) -> Words:
-        """Return the words of all labels, uint64 (n, lanes, 2)."""
-        return self.source.words(self._own(labels)[1], lanes)
-
-    def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
-        """Return the labels bound to values, with their rows, uint64 (n, 3)."""
-        rows, own = self._own(labels)
-        return np.column_stack([self.source.bind(own, values), rows])
-
-    def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
-        """Refuse: strings have no rows."""
-        raise TypeError("strings must be hashed by the source itself, got the noise of the rows of a table")
-
-    def _own(self, labels: Labels) -> tuple[Words, Words]:
-        """Return the rows of labels, and the labels that the source takes."""
-        if not isinstance(labels, np.ndarray) or labels.ndim != 2:
-            raise TypeError("labels must be an array of rows and their low halves")
-        if labels.shape[1] > _BOUND:
-            return labels[:, _BOUND], labels[:, :_BOUND]
-        return labels[:, 0], np.stack([self.keys[labels[:, 0]], labels[:, 1]], axis=1)
-
-
-def _restore(kind: type[PrfNoise], state: dict[str, Any]) -> PrfNoise:
-    noise = kind.__new__(kind)
-    vars(noise).update(state)
-    return noise
+        super().__init__(PrfNoise(_root(b"public: simulation", "")).derive(seed)._key)
 
 
 def _load_keyed(origin: Origin, path: Path) -> PrfNoise:
@@ -314,17 +266,6 @@ def _keyed_hash(key: bytes, purpose: bytes, message: bytes) -> bytes:
     return hashlib.blake2b(message, key=key, person=purpose, digest_size=32).digest()
 
 
-def _encode(part: str | int | bytes) -> bytes:
-    """Encode one part of a path injectively: a tag for the type, then the value."""
-    if isinstance(part, str):
-        return b"s" + part.encode("utf-8", "surrogatepass")
-    if isinstance(part, bytes):
-        return b"b" + part
-    if isinstance(part, Integral) and not isinstance(part, bool):
-        return b"i" + hex(part).encode()
-    raise TypeError(f"path must consist of str, int or bytes, got {type(part).__name__}")
-
-
 def _check_key(name: str, key: bytes) -> bytes:
     """Refuse a key that is too short, or cannot be random, or is another file: a ledger beside its key is larger."""
     if len(key) > MAXIMUM_KEY_BYTES:
@@ -343,26 +284,4 @@ def _check_mode(path: str | os.PathLike[str], status: os.stat_result) -> None:
     if mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)):
         rule = "by its owner alone" if own else "by its owner and group alone"
         command = f"chmod {'600' if own else 'o='} {path}"
-        raise ValueError(f"noise_key_file must be readable {rule}, got {path} with mode {mode:04o}: {command}")
-
-
-def _blocks(labels: Labels) -> Words:
-    """Return labels of any allowed form as uint64 (n, 2)."""
-    if not isinstance(labels, np.ndarray):
-        labels = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
-    if labels.dtype != np.uint64:
-        raise TypeError(f"labels must be uint64, got {labels.dtype}")
-    if labels.ndim == 1:
-        return np.stack([labels, np.zeros_like(labels)], axis=1)
-    if labels.ndim != 2 or labels.shape[1] != 2:
-        raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
-    return labels
-
-
-def _load(windows: Words, position: NDArray[np.int64], count: NDArray[np.int64]) -> Words:
-    """Return blocks (n, 2) of the first `count` <= 16 bytes at each position, then zeros."""
-    blocks = np.zeros((len(position), 2), np.uint64)
-    blocks[:, 0] = windows[position] & _KEEP[np.minimum(count, 8)]
-    if count.max(initial=0) > 8:  # short identifiers leave it empty
-        blocks[:, 1] = windows[position + 8] & _KEEP[np.maximum(count - 8, 0)]
-    return blocks
+        raise ValueError(f"key must be readable {rule}, got {path} with mode {mode:04o}: {command}")

@@ -16,10 +16,17 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.views.rules import surely_above
 from privstream.mechanisms.views.smoothing import DIGITS, LOOKBACK, rises, smooth
-from privstream.mechanisms.views.tables import FINEST, NORMAL, Windows, meaningful, numbered, with_columns
-
-SHOWN = ("people", "lower", "upper")
-"""Columns with the number that is shown, and its interval."""
+from privstream.mechanisms.views.tables import (
+    FINEST,
+    NORMAL,
+    SHOWN,
+    Windows,
+    meaningful,
+    numbered,
+    ratio_bounds,
+    released_columns,
+    with_columns,
+)
 
 RISE = ("rise", "rise_lower", "rise_upper")
 RELEASED = ("noisy", "value")
@@ -71,7 +78,7 @@ class ShownCounts:
         if self.stddev is None:
             return with_columns(table, self._summed(history, place))
         found = smooth(history[0], self.stddev, ended)
-        columns = shown_columns(*found[:, *place])
+        columns = dict(zip(SHOWN, meaningful(*np.maximum(found[:, *place], 0.0)), strict=True))
         if self.rising:
             risen = rises(found, history[0], self.stddev, self.rising)[:, *place]
             risen[:, self.windows.renewals(steps) != self.windows.renewals(steps - self.rising)] = np.nan
@@ -110,32 +117,6 @@ class ShownCounts:
         if self.at_least is not None:
             table = table.filter(pc.greater_equal(table["people"], self.at_least))
         return table if self.top is None else largest(table, self.top, "rise" if self.rising else "people")
-
-
-def shown_columns(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> dict[str, np.ndarray]:
-    """Return the columns of numbers of people and their intervals, at least 0."""
-    shown = meaningful(*(np.maximum(each, 0.0) for each in (numbers, lower, upper)))
-    return dict(zip(SHOWN, shown, strict=True))
-
-
-def released_columns(answers: Integers, margins: Integers, max_value: int | None = None) -> dict[str, np.ndarray]:
-    """Return the columns of counts as they were released, and those of values, if there are any.
-
-    The interval of a mean is that of the ratio of a sum and a count, by the noise of both. Answers, counts and perhaps
-    sums of values, are off by at most `margins`, with probability 0.95; both are int64 (answers, n).
-    """
-    counts, margin = answers[0], margins[0]
-    columns = {**shown_columns(counts, counts - margin, counts + margin), "noisy": counts}
-    if max_value is None:
-        return columns
-    sums, reach = answers[1], margins[1]
-    value, lower, upper = meaningful(sums, sums - reach, sums + reach, finest=0)
-    ends = {"value_lower": np.maximum(lower, 0.0), "value_upper": np.maximum(upper, 0.0)}
-    ratios = ratio_bounds(sums, reach / NORMAL, counts, margin / NORMAL)
-    ratios[0] = ratios[0].clip(0, max_value)
-    mean, least, most = meaningful(*np.where(sums > 0, ratios, np.nan))
-    margin = np.maximum(mean - least, most - mean).round(-FINEST)
-    return columns | {"value": value.astype(np.int64)} | ends | {"mean": mean, "mean_margin": margin}
 
 
 def corrected(
@@ -236,30 +217,3 @@ def ratios(above: pa.Table, below: pa.Table) -> pa.Table:
     for name, column in zip(("ratio", "lower", "upper"), meaningful(*ratio_bounds(*given)), strict=True):
         found[name] = pa.array(column, from_pandas=True)
     return pa.table(found)
-
-
-def ratio_bounds(
-    numerators: ArrayLike, numerator_stddevs: ArrayLike, denominators: ArrayLike, denominator_stddevs: ArrayLike
-) -> Floats:
-    """Return ratios of noisy numbers that are at least 0, and the ends of intervals of 95%, (3, n); nan for no bound.
-
-    Accuracy: with independent normal noise of known variance, each single interval holds the ratio of the numbers
-    without noise with a probability of 95% (92% where the denominator is as small as the deviation of its noise). Where
-    the denominator with noise is within its reach around 0, there is neither a ratio nor an interval.
-
-    Example:
-        >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
-        [[0.05], [0.04], [0.06]]
-
-    Source: Fieller, Some problems in interval estimation (1954).
-    """
-    above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
-    noise_above = np.square(NORMAL * np.asarray(numerator_stddevs, np.float64))
-    noise_below = np.square(NORMAL * np.asarray(denominator_stddevs, np.float64))
-    known = below > np.sqrt(noise_below)
-    below = np.where(known, below, np.nan)
-    leading = np.square(below) - noise_below  # of the quadratic equation whose roots are the ends
-    reach = np.sqrt(np.square(above) * noise_below + noise_above * leading)
-    ends = ((above * below + side * reach) / leading for side in (-1, 1))
-    lower, upper = (np.maximum(end, 0.0) for end in ends)
-    return np.array([np.maximum(above / below, 0.0), lower, upper])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,9 +172,10 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     return _apart(np.where(2 * reach > high - low, own, smoothed), own)
 
 
-def _rhythm(numbers: Floats, period: int) -> tuple[Floats, float]:
+def _rhythm(numbers: Floats, period: int) -> tuple[Floats, Floats]:
     """Return the level of each period times a shape that all have, and its noise in deviations of that of a number.
 
+    Noise moves a product of unit vectors u and v, to first order, by a variance of u^2 + v^2 where they meet.
     Zeros where there are fewer than three periods, or numbers are nearer to their neighbours than to that.
     """
     cycles = len(numbers) // period if period > 1 else 0
@@ -183,11 +183,13 @@ def _rhythm(numbers: Floats, period: int) -> tuple[Floats, float]:
         shape = np.linalg.svd(numbers[: cycles * period].reshape(cycles, period), full_matrices=False)[2][0]
         shapes = np.resize(shape, len(numbers))
         starts = np.arange(0, len(numbers), period)
-        levels = np.add.reduceat(numbers * shapes, starts) / np.add.reduceat(np.square(shapes), starts)
-        common = shapes * np.repeat(levels, period)[: len(numbers)]
+        squares = np.add.reduceat(np.square(shapes), starts)
+        levels = np.add.reduceat(numbers * shapes, starts) / squares
+        of_level, squares = (np.repeat(each, period)[: len(numbers)] for each in (levels, squares))
+        common = shapes * of_level
         if np.square(numbers - common).sum() < np.square(np.diff(numbers)).sum() / 2:
-            return common, math.sqrt((cycles + period) / (cycles * period))
-    return np.zeros(len(numbers)), 0.0
+            return common, np.sqrt(np.square(of_level) / np.square(levels[:cycles]).sum() + np.square(shapes) / squares)
+    return np.zeros(len(numbers)), np.zeros(len(numbers))
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class SmoothedWindows:
                 continue
             number, lower, upper = numbers[:, rows]
             made = smooth_row(number, lower, upper, self.period)
-            made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(numbers[:, rows].min(), 0.0))
+            made = np.exp(made) if self.logarithmic else np.maximum(made, min(lower.min(), 0.0))
             found[:, rows] = np.where(averaged[rows], meaningful(*made).clip(*self.ends), found[:, rows])
         if self.by:
             _rising(found, np.lexsort((whose, starts)), starts)

@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
 
+SHOWN = ("people", "lower", "upper")
+"""Columns with the number that is shown, and its interval."""
+
 NORMAL = 1.959963984540054
 """As far reach 95% of a normal law to either side, in standard deviations."""
 
@@ -73,3 +76,51 @@ def meaningful(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, finest
     number, below, above = (np.where(power < 0, each * unit, each / unit) for each in (number, below, above))
     whole = np.array([np.rint(number), np.floor(below + _SLACK), np.ceil(above - _SLACK)])
     return np.asarray(np.where(power < 0, whole / unit, whole * unit) + 0.0)
+
+
+def released_columns(answers: Integers, margins: Integers, max_value: int | None = None) -> dict[str, np.ndarray]:
+    """Return the columns of counts as they were released, and those of values, if there are any.
+
+    The interval of a mean is that of the ratio of a sum and a count, by the noise of both. Answers, counts and perhaps
+    sums of values, int64 (answers, n), are off by at most `margins`, of each or of all, with probability 0.95.
+    """
+    counts, margin = answers[0], margins[0]
+    shown = meaningful(*(np.maximum(each, 0.0) for each in (counts, counts - margin, counts + margin)))
+    columns = {**dict(zip(SHOWN, shown, strict=True)), "noisy": counts}
+    if max_value is None:
+        return columns
+    sums, reach = answers[1], margins[1]
+    value, lower, upper = meaningful(sums, sums - reach, sums + reach, finest=0)
+    ends = {"value_lower": np.maximum(lower, 0.0), "value_upper": np.maximum(upper, 0.0)}
+    ratios = ratio_bounds(sums, reach / NORMAL, counts, margin / NORMAL)
+    ratios[0] = ratios[0].clip(0, max_value)
+    mean, least, most = meaningful(*np.where(sums > 0, ratios, np.nan))
+    margin = np.maximum(mean - least, most - mean).round(-FINEST)
+    return columns | {"value": value.astype(np.int64)} | ends | {"mean": mean, "mean_margin": margin}
+
+
+def ratio_bounds(
+    numerators: ArrayLike, numerator_stddevs: ArrayLike, denominators: ArrayLike, denominator_stddevs: ArrayLike
+) -> Floats:
+    """Return ratios of noisy numbers that are at least 0, and the ends of intervals of 95%, (3, n); nan for no bound.
+
+    Accuracy: with independent normal noise of known variance, each single interval holds the ratio of the numbers
+    without noise with a probability of 95% (92% where the denominator is as small as the deviation of its noise). Where
+    the denominator with noise is within its reach around 0, there is neither a ratio nor an interval.
+
+    Example:
+        >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
+        [[0.05], [0.04], [0.06]]
+
+    Source: Fieller, Some problems in interval estimation (1954).
+    """
+    above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
+    noise_above = np.square(NORMAL * np.asarray(numerator_stddevs, np.float64))
+    noise_below = np.square(NORMAL * np.asarray(denominator_stddevs, np.float64))
+    known = below > np.sqrt(noise_below)
+    below = np.where(known, below, np.nan)
+    leading = np.square(below) - noise_below  # of the quadratic equation whose roots are the ends
+    reach = np.sqrt(np.square(above) * noise_below + noise_above * leading)
+    ends = ((above * below + side * reach) / leading for side in (-1, 1))
+    lower, upper = (np.maximum(end, 0.0) for end in ends)
+    return np.array([np.maximum(above / below, 0.0), lower, upper])

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
@@ -16,32 +17,26 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.row_files import fingerprint
+from privstream.pipelines.stores import fingerprint
 from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 
 def limit(text: str) -> Limit:
     """Return the largest epsilon and the largest delta that are allowed."""
-    try:
-        epsilon, delta = (float(part) for part in text.split(","))
-    except ValueError:
-        epsilon = delta = math.nan
-    if not (0 < epsilon < math.inf and 0 <= delta < 1):
-        rule = "must be EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), such as 4,1e-5"
-        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
-    return Limit(epsilon, delta)
+    with suppress(ValueError):
+        epsilon, delta = map(float, text.split(","))
+        if 0 < epsilon < math.inf and 0 <= delta < 1:
+            return Limit(epsilon, delta)
+    rule = "must be EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), such as 4,1e-5"
+    raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
 
 
 RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")
 """What JSON says of each run."""
 
 Options = dict[str, dict[str, Any]]
-LEDGER: Options = {
-    "--ledger": {"metavar": "PATH", "help": "file, or table of PostgreSQL, in which runs are recorded"},
-    "--key": {"metavar": "PATH", "help": f"the noise key of the runs; their ledger is PATH{ENDING}"},
-}
+LEDGER = f"file, or table of PostgreSQL, in which runs are recorded; beside a noise key it is KEY{ENDING}"
 LIMIT: dict[str, Any] = {"type": limit, "metavar": "EPSILON,DELTA"}
-NEITHER = "ledger must be given, or key, the noise key whose ledger lies beside it, and not both"
 
 
 def _dataset(text: str, **how: Any) -> Options:
@@ -58,18 +53,14 @@ def _command(
 ) -> Command:
     """Return a command that gets a ledger, or None where none is `needed`; all its errors are of one kind."""
 
-    def about_ledger(ledger: str | None, key: str | None, **given: Any) -> None:
-        path = ledger if key is None else f"{key}{ENDING}"
-        if (ledger is not None and key is not None) or (path is None and needed):
-            raise UsageError(NEITHER)
+    def about_ledger(ledger: str | None, **given: Any) -> None:
         try:
-            run(None if path is None else Ledger(path), **given)
-        except BrokenPipeError:  # the reader of the table has gone
-            raise
-        except (ValueError, TypeError, OSError) as error:
+            run(None if ledger is None else Ledger(ledger), **given)
+        except (ValueError, TypeError) as error:
             raise failed(str(error)) from error
 
-    return Command(description=description, options={**LEDGER, **options}, run=about_ledger)
+    of_all: Options = {"--ledger": {"metavar": "PATH", "required": needed, "help": LEDGER}}
+    return Command(description=description, options={**of_all, **options}, run=about_ledger)
 
 
 def _contents(ledger: Ledger) -> Contents:
@@ -79,12 +70,9 @@ def _contents(ledger: Ledger) -> Contents:
     return contents
 
 
-def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
+def _show(ledger: Ledger, json: bool) -> None:
     contents = _contents(ledger)
-    names = contents.datasets
-    if dataset is not None and dataset not in names:
-        raise ValueError(f"dataset must be one of {', '.join(map(repr, names))}, got {dataset!r}")
-    accounts = [_account(name, contents) for name in (names if dataset is None else [dataset])]
+    accounts = [_account(name, contents) for name in contents.datasets]
     if json:
         print(json_text({"ledger": ledger.path, "datasets": accounts}, 2))
     else:
@@ -136,10 +124,7 @@ SHOW = _command(
     _show,
     "Adds up the privacy budget that all runs on a data set have spent, for each unit that they protect; a repetition "
     "costs nothing.",
-    {
-        **_dataset("only this data set (default: all, each alone)"),
-        "--json": {"action": "store_true", "help": "print JSON"},
-    },
+    {"--json": {"action": "store_true", "help": "print JSON"}},
 )
 
 
@@ -204,8 +189,8 @@ FIT = _command(
     "--epsilon and --delta alone stand for any mechanism; of Gaussian noise more runs fit.",
     {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
-        "--epsilon": {"type": float, "required": True, "help": "of each run"},
-        "--delta": {"type": float, "default": 0.0, "help": "of each run (default: 0)"},
+        "--epsilon": {"type": float, "metavar": "X", "required": True, "help": "of each run"},
+        "--delta": {"type": float, "metavar": "X", "default": 0.0, "help": "of each run (default: 0)"},
         "--gaussian": {"action": "store_true", "help": "the noise of each run is Gaussian"},
         **_dataset(f"data set whose earlier runs count (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
     },

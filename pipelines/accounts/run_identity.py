@@ -12,13 +12,13 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.entries import WATCHED, record_digest
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
-from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.stores import filesystems, opened, scheme_of
+from privstream.pipelines.sources.files import EventFile
+from privstream.pipelines.sources.formats import COMPRESSED, InputFileError
+from privstream.pipelines.stores import filesystems, opened, reason, scheme_of
 from privstream.transforms.parameters import plain
 from privstream.transforms.reading.times import zone_clock
 
-EPOCH = 3
+EPOCH = 1
 """Goes up when all noise is drawn anew, or the same files and fields give other records."""
 
 
@@ -96,8 +96,7 @@ def content_digest(path: str) -> list[str]:
         with opened(path) as stream:
             return [compression, hashlib.file_digest(stream, partial(hashlib.blake2b, digest_size=16)).hexdigest()]
     except OSError as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise InputFileError(f"cannot read {path}: {reason}") from None
+        raise InputFileError(f"cannot read {path}: {reason(error)}") from None
 
 
 def _place(path: str) -> str:
@@ -107,15 +106,6 @@ def _place(path: str) -> str:
     return path if scheme_of(path) is not None else os.path.realpath(path)
 
 
-def noise_source(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
-    """Return the noise source whose key is in a file or an environment variable, or one with a new random key."""
-    if file is not None and variable is not None:
-        raise ValueError("key and key_variable must not both be given")
-    if file is not None:
-        try:
-            return KeyedNoise.from_file(file, run_id)
-        except ValueError as error:
-            raise ValueError(str(error).replace("noise_key_file", "key", 1)) from None
-    if variable is not None:
-        return KeyedNoise.from_environment(variable, run_id)
-    return KeyedNoise.random(run_id)
+def noise_source(key: str | None, run_id: str) -> KeyedNoise:
+    """Return the noise source whose key is in a file, or one with a new random key."""
+    return KeyedNoise.random(run_id) if key is None else KeyedNoise.from_file(key, run_id)

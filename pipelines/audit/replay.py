@@ -96,20 +96,18 @@ def recording() -> Iterator[Record]:
         yield record
 
 
-def _name(source: Any) -> bytes:
+def _name(source: PrfNoise) -> bytes:
     """Return what tells a source from others: draws that nobody else makes."""
-    while not isinstance(source, PrfNoise):
-        source = source.source  # of the rows of a table
     return source.derive("recorder").words(1).tobytes()
 
 
 def _labels(labels: Any) -> list[tuple[int, int]]:
-    """Return labels of any form as pairs; those of the rows of a table have their row behind them."""
+    """Return labels of any form as pairs."""
     if not isinstance(labels, np.ndarray):
         labels = np.arange(labels)
     if labels.ndim == 1:
         return [(high, 0) for high in labels.tolist()]
-    return [(high, low) for high, low in labels[:, :2].tolist()]
+    return [(high, low) for high, low in labels.tolist()]
 
 
 _ROWS: list[Any] = []

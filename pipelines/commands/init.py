@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.sinks.row_files import check_destination, check_new
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.found_files import FORMATS, match_files
+from privstream.pipelines.sources.files import FORMATS, match_files, opened_events
+from privstream.pipelines.stores import check_destination, check_new
 from privstream.pipelines.terminal import say
 
 TEMPLATE = """\
@@ -37,8 +36,9 @@ def run(input: str, output: str) -> None:
         check_destination(output)
         check_new(output)
         file = match_files(input, None)[0]
-        schema = FORMATS[file.format].schema(file.path)
-    except (InputFileError, ValueError, OSError) as error:
+        with opened_events(file) as stream:
+            schema = FORMATS[file.format].schema(stream)
+    except (ValueError, OSError) as error:
         raise UsageError(str(error).replace("; --overwrite replaces it", "").replace("--input ", "INPUT ")) from error
     names = "one JSON object on each line has its own" if schema is None else json.dumps(schema.names)[1:-1]
     Path(output).write_text(TEMPLATE.format(names=names, input=json.dumps(input)), encoding="utf-8")

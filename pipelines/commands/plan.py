@@ -3,72 +3,42 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.pipelines.command import Command
-from privstream.pipelines.model.base import WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
-from privstream.pipelines.options import OptionOf, options_of
-from privstream.pipelines.run.plan import Plan, arguments_of, planned
+from privstream.pipelines.options import options_of
+from privstream.pipelines.run.plan import Paid, Plan
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import clock, json_text, show
 from rich.table import Table
 
-EPSILONS = [one for scale in range(-5, 1) for digits in range(100, 1000) if (one := float(f"{digits}e{scale}")) <= 500]
-"""Budgets of three digits, of which the least is found that is enough."""
-
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print one JSON object"}}
 PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone", "watch")
 """Options of all questions that say something about accuracy."""
 
-WITHOUT_DATA: Mapping[str, Any] = {"data": {"input": "none"}, "privacy": {"epsilon": 1.0}}
-"""What stands for the keys of a monitor that a plan does not need."""
+WITHOUT_DATA = Named({"data": {"input": "none"}}, {})
+"""What stands for the data, which a plan does not read."""
 
 
-def _least(at: Callable[[float], Any], error: float) -> float:
-    wanted = checks.positive("error", error)
-
-    def enough(epsilon: float) -> bool:
-        try:
-            return bool(at(epsilon).accuracy.error <= wanted)
-        except (ValueError, OverflowError):  # no noise is large enough
-            return False
-
-    found = bisect_left(EPSILONS, True, key=enough)
-    if found == len(EPSILONS):
-        at(EPSILONS[-1])  # says what is wrong with an option
-        raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {EPSILONS[-1]:g}, got {wanted:g}")
-    return EPSILONS[found]
-
-
-def _budget(transform: Any) -> dict[str, Any]:
-    accuracy = transform.accuracy
+def _budget(paid: Paid) -> dict[str, Any]:
+    made = paid.transform
     return {
-        "epsilon": transform.guarantee.epsilon,
-        "method": getattr(transform, METHOD, None),
-        "error": None if accuracy.error == math.inf else accuracy.error,
-        "accuracy": accuracy.to_dict(),
-        "guarantee": _record(transform.guarantee),
+        "epsilon": paid.epsilon,
+        "delta": paid.delta,
+        "method": getattr(made, METHOD, None),
+        "error": None if made.accuracy.error == math.inf else made.accuracy.error,
+        "accuracy": made.accuracy.to_dict(),
+        "guarantee": _record(made.guarantee),
     }
 
 
 def _record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     return {name: one for name, one in guarantee_record(guarantee).items() if one is not None}
-
-
-def _epsilons(texts: str) -> list[float]:
-    try:
-        return [check_epsilon(float(text)) for text in texts.split(",")]
-    except ValueError as error:
-        rule = str(error) if "must" in str(error) else f"must be numbers with commas between them, got {texts}"
-        raise WrongKeyError(("plan", "epsilon"), rule) from None
 
 
 def _table(*headings: str) -> Table:
@@ -96,43 +66,28 @@ def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     show(title, table, [known["sentence"]])
 
 
-def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
-    """Return the options of a run that a plan has, too."""
-    parts = options_of(kind, ("windows", "privacy", "data"))
-    return tuple(option for option in parts if option.place[0] == "questions" or option.name in PLANNED)
-
-
 def plan_command(kind: type[Question]) -> Command:
     """Return the command that says how accurate answers will be."""
-    info, keys = kind.info, planned_options(kind)
-    own: dict[str, dict[str, Any]] = {
-        "--epsilon": {"metavar": "X[,X..]", "help": "epsilon, or several values to compare"},
-        "--error": {"type": float, "metavar": "X", "help": "find the smallest epsilon with this error instead"},
-        **JSON,
-    }
+    parts = options_of(kind, ("windows", "privacy", "data"))
 
-    def run(given: Given, epsilon: str | None, error: float | None, json: bool) -> None:
-        names = {("plan", name.removeprefix("--")): name for name in own} | {each.place: each.word for each in keys}
-        given = Given([Named(WITHOUT_DATA, {}), *given.layers], Named(given.main.content, names), kind)
-        with given.errors(), clock("planning"):
-            monitor = given.monitor()
-            known = arguments_of(monitor, info.name, monitor.data.fields(monitor.questions[info.name]))
-            delta, unbounded = monitor.privacy.spent_delta, monitor.data.unbounded
-            at = partial(planned, monitor.questions[info.name], known, delta=delta, unbounded=unbounded)
-            if (epsilon is None) == (error is None):
-                raise ValueError("one of --epsilon and --error must be given")
-            epsilons = [_least(at, error)] if error is not None else _epsilons(epsilon or "")
-            budgets = [{**_budget(at(one)), "epsilon": one} for one in epsilons]
+    def run(given: Given, epsilon: str, json: bool) -> None:
+        budgets: list[dict[str, Any]] = []
+        with clock("planning"):
+            for each in epsilon.split(","):
+                chosen = Named({"privacy": {"epsilon": each}}, {("privacy", "epsilon"): "--epsilon"})
+                one = Given([WITHOUT_DATA, *given.layers, chosen], given.main, kind)
+                with one.errors():
+                    budgets += map(_budget, Plan.of(one.monitor()).questions)
         if json:
-            print(json_text({"question": info.word, "budgets": budgets}, 2))
+            print(json_text({"question": kind.info.word, "budgets": budgets}, 2))
         else:
-            _print(info, budgets)
+            _print(kind.info, budgets)
 
     return Command(
-        description="Predicts, before any data is read, how accurate the answers will be with one epsilon "
-        "or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
-        options=own,
-        keys=keys,
+        description="Predicts, before any data is read, how accurate the answers will be with one epsilon or several. "
+        "It costs no privacy budget.",
+        options={"--epsilon": {"required": True, "metavar": "X[,X..]", "help": "one, or several to compare"}, **JSON},
+        keys=tuple(option for option in parts if option.place[0] == "questions" or option.name in PLANNED),
         kind=kind,
         run=run,
     )
@@ -148,9 +103,7 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
             paid.name: {
                 "question": monitor.questions[paid.name].info.word,
                 "share": paid.share,
-                **_budget(paid.transform),
-                "epsilon": paid.epsilon,
-                "delta": paid.delta,
+                **_budget(paid),
             }
             for paid in plan.questions
         }

@@ -10,12 +10,17 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import Question, loaded
-from privstream.pipelines.options import OptionOf, options_of
+from privstream.pipelines.options import options_of
 from privstream.pipelines.terminal import clock, json_text
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
-OF_MONITOR: tuple[OptionOf, ...] = tuple(
-    option for option in options_of(None, ("output", "account")) if option.name != "output_format"
+OF_FILE = (
+    "Answers all questions of a file by one pipeline: events are read and checked once, and questions branch after "
+    "that. All of them together cost the total of the file, which is one entry of the ledger."
+)
+DRY_RUN = (
+    "read all input and say how much of it can be used, and why the rest cannot; nothing is published, recorded or "
+    "spent. The numbers are exact: guard them like the input"
 )
 
 
@@ -36,16 +41,12 @@ def run_command(kind: type[Question] | None = None) -> Command:
             with given.errors(running=True):
                 prepared.execute()
 
+    text = OF_FILE if kind is None else f"{kind.info.description} The guarantee protects {kind.info.protected}."
     return Command(
-        description="Answers all questions of a file by one pipeline: events are read and checked once, and questions "
-        "branch after that. All of them together cost the total of the file, which is one entry of the ledger. Any "
-        "option of Apache Beam may be added, such as --runner."
-        if kind is None
-        else f"{kind.info.description} The guarantee protects {kind.info.protected}. Any option of Apache Beam may be "
-        "added, such as --runner.",
+        description=f"{text} Any option of Apache Beam may be added, such as --runner.",
         epilog=None if kind is None else kind.info.epilog,
-        options=FILE if kind is None else {},
-        keys=OF_MONITOR if kind is None else tuple(options_of(kind)),
+        options={**(FILE if kind is None else {}), "--dry-run": {"action": "store_true", "help": DRY_RUN}},
+        keys=tuple(options_of(kind) if kind else options_of(None, ("output", "account"))),
         kind=kind,
         run=run,
         takes_beam_options=True,

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from privstream.mechanisms import checks
 from privstream.pipelines.terminal import meant
@@ -22,7 +22,6 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-N = TypeVar("N", int, float)
 Place = tuple[str, ...]
 """The keys that lead to a value, such as ("questions", "pages", "max_contributions")."""
 
@@ -76,85 +75,58 @@ def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom
 
 
 RULES = {
-    "int": "must be a whole number",
-    "float": "must be a number",
-    "finite": "must be finite",
-    "bool": "must be true or false",
-    "string": "must be a text",
-    "string_too_short": "must not be empty",
     "missing": "must be given",
-    "dict": "must be a mapping of keys to values",
-    "model": "must be a mapping of keys to values",
-    "tuple": "must be a list",
-    "greater_than": "must be > {gt}",
-    "greater_than_equal": "must be >= {ge}",
-    "less_than": "must be < {lt}",
-    "less_than_equal": "must be <= {le}",
-    "literal": "must be one of {expected}",
     "union_tag_invalid": "must be one of {expected_tags}",
     "union_tag_not_found": "must have the key question",
-    "too_short": "must not be empty",
 }
-"""What values must be, by the kinds of errors of pydantic, or how these begin."""
+"""What values must be, where pydantic's own words are no rule."""
 
 
 def _broken(error: ValidationError, at: Place) -> WrongKeyError:
     """Return the first error of a validation: unknown keys before wrong values, and these before what is missing."""
     details = min(error.errors(), key=lambda one: (one["type"] != "unknown_key", one["type"] == "missing"))
     kind = details["type"]
-    place = tuple(str(part) for part in details["loc"] if not str(part).startswith(("function-", "lax-", "union[")))
+    inner = ("function-", "lax-", "union[")
+    place = tuple(part for part in details["loc"] if isinstance(part, str) and not part.startswith(inner))
     if place[:1] == ("questions",) and len(place) > 2:  # pydantic names the kind of the question, too
         place = (*place[:2], *place[3:])
     if kind == "unknown_key":
         place = (*place, str(details["ctx"]["key"]))
     elif kind in ("union_tag_invalid", "union_tag_not_found"):
         place = (*place, "question")
-    elif isinstance(inner := details.get("ctx", {}).get("error"), WrongKeyError):  # of keys that belong together
-        return WrongKeyError((*at, *place, *inner.place), inner.rule)
+    elif isinstance(cause := details.get("ctx", {}).get("error"), WrongKeyError):  # of keys that belong together
+        return WrongKeyError((*at, *place, *cause.place), cause.rule)
     return WrongKeyError((*at, *place), _rule(details))
 
 
 def _rule(details: ErrorDetails) -> str:
     """Say which rule a value breaks, and what it is."""
-    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    kind, context = details["type"], details.get("ctx", {})
+    value = context.get("tag", details["input"])
     if kind == "value_error":
         text = str(context["error"])
     else:
-        given = {name: f"{each:g}" if isinstance(each, float) else each for name, each in context.items()}
-        rule = RULES.get(kind) or RULES.get(kind.partition("_")[0]) or details["msg"][0].lower() + details["msg"][1:]
-        text = rule.format(**given).replace("'", "")
+        rule = re.sub(", unable to parse.*| after validation.*", "", RULES.get(kind, details["msg"]).format(**context))
+        text = re.sub("^.* should ", "must ", rule)
     if kind in ("missing", "unknown_key") or ", got " in text or (kind == "value_error" and isinstance(value, Mapping)):
         return text
-    value = context.get("tag", value)
-    _, one_of, choices = text.partition("one of ")
-    hint = meant(value, re.findall(r"[\w-]+", choices)) if one_of and isinstance(value, str) else ""
+    choices = context.get("expected", context.get("expected_tags", ""))
+    hint = meant(value, re.findall(r"[\w-]+", choices))
     return f"{text}, got {shown(value)}{hint}"
 
 
 def shown(value: Any) -> str:
     """Write a value that somebody gave; of lists and mappings only what they are."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, str):
-        return repr(value) if not value or " " in value else value
-    if isinstance(value, bool | int | float):
-        return str(value)
-    return type(value).__name__
+    if isinstance(value, str | bool | int | float):
+        return str(value) or "''"
+    return "nothing" if value is None else type(value).__name__
 
 
-def check_size(value: N) -> N:
+def check_size(value: Any) -> Any:
     """Refuse numbers that no run needs, and what is none."""
     if not abs(value) <= LARGEST:
         raise ValueError(f"must be between -2**40 and 2**40, got {value}")
     return value
-
-
-def check_epsilon(value: float) -> float:
-    """Refuse what is no epsilon, or protects nothing."""
-    try:
-        return checks.epsilon(value, largest=500.0)
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix("epsilon ")) from None
 
 
 UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -176,10 +148,7 @@ def seconds(text: str) -> float:
     for word, unit in WORDS.items():
         text = re.sub(rf"(?<=\d){word}s?$", unit, text)
     number = text.rstrip("".join(UNITS))
-    try:
-        return float(number) * UNITS[text.removeprefix(number)]
-    except (ValueError, KeyError):
-        raise ValueError(RULE) from None
+    return float(number) * UNITS[text.removeprefix(number)]
 
 
 def length(text: str) -> str | float:
@@ -189,33 +158,20 @@ def length(text: str) -> str | float:
     (604800.0, '7days', '1month')
     """
     unit = text.partition(" ")[0].lstrip("0123456789.").removesuffix("s")
-    try:
-        return text if unit in CALENDAR else seconds(text)
-    except ValueError:
-        raise ValueError(CALENDAR_RULE) from None
+    return text if unit in CALENDAR else seconds(text)
 
 
-def span(text: str) -> str | float:
-    """Return one of the words for a span, or a `length`."""
-    try:
-        return text if text in SPANS else length(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
-
-
-def _of_time(parse: Callable[[str], str | float]) -> Callable[[Any], Any]:
+def _of_time(rule: str, parse: Callable[[str], str | float]) -> BeforeValidator:
     def read(value: Any) -> Any:
         if isinstance(value, timedelta):
             return value.total_seconds()
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ValueError(f"must be a duration, such as 1h, got {type(value).__name__}")
         try:
-            found = parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise ValueError(f"{error}, got {value!r}") from None
-        return found if isinstance(found, str) else float(check_size(found))
+            found = parse(value) if isinstance(value, str) else no_truth(value)
+            return found if isinstance(found, str) else float(check_size(found))
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(rule) from None
 
-    return read
+    return BeforeValidator(read)
 
 
 def _moment(value: Any) -> Any:
@@ -223,30 +179,26 @@ def _moment(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"must be a time, such as 2030-01-31, got {type(value).__name__}")
+        raise ValueError("must be a time, such as 2030-01-31")
     return value if isinstance(value, str) else check_size(value)
 
 
 def _texts(value: Any) -> Any:
-    """Return a list of texts; an integer is its decimal text, as in events."""
-    found = value.split(",") if isinstance(value, str) else value
-    if not isinstance(found, list | tuple):
-        raise ValueError(f"must be a list of texts, got {type(value).__name__}")
-    if wrong := [one for one in found if isinstance(one, bool) or not isinstance(one, str | int)]:
-        rule = "must be a list of texts, in quotes where YAML reads something else"
-        raise ValueError(f"{rule}: one is a {type(wrong[0]).__name__}")
-    if "" in found:
-        raise ValueError("must be texts with commas between them, none of them empty")
-    return tuple(map(str, found))
+    """Return a list of texts, also of a series or a `Domain`; an integer is its decimal text, as in events."""
+    value = value.texts.to_pylist() if hasattr(value, "texts") else value
+    parts = value.split(",") if isinstance(value, str) else value
+    listed = isinstance(parts, Iterable) and not isinstance(parts, Mapping | bytes)
+    found = tuple(str(one) if type(one) is int else one for one in parts) if listed else ()
+    if not found or not all(isinstance(one, str) and one for one in found):
+        raise ValueError("must be a list of texts, none of them empty, in quotes where YAML reads something else")
+    return found
 
 
 def _numbers(value: Any) -> Any:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            return tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            raise ValueError(f"must be numbers with commas between them, got {value!r}") from None
-    return tuple(value) if isinstance(value, list) else value
+    """Return numbers with commas between them, or one number, as a list."""
+    if isinstance(value, str):
+        return tuple(value.split(","))
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _one_or_more(value: Any) -> Any:
@@ -263,17 +215,10 @@ def _or_path(read: Callable[[Any], Any]) -> BeforeValidator:
     return BeforeValidator(lambda value: _path(value) if isinstance(value, str | os.PathLike) else read(value))
 
 
-def _public_list(value: Any) -> Any:
-    if hasattr(value, "texts"):  # a `Domain`
-        value = value.texts.to_pylist()
-    listed = isinstance(value, Iterable) and not isinstance(value, Mapping | bytes)  # a series of a frame, too
-    return _texts(list(value) if listed else value)
-
-
 def _objects(value: Any) -> Any:
     given = [getattr(rule, "given", rule) for rule in value] if isinstance(value, list | tuple) else value
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
-        raise ValueError(f"must be a path, or a list of mappings, got {type(value).__name__}")
+        raise ValueError("must be a path, or a list of mappings")
     return tuple(given)
 
 
@@ -285,14 +230,14 @@ def _thresholds(value: Any) -> Any:
     if isinstance(value, Mapping) and all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
         return {str(item): number for item, number in value.items()}
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be a whole number, one for each item, or a file with these, got {type(value).__name__}")
+        raise ValueError("must be a whole number, one for each item, or a file with these")
     return value
 
 
 def no_truth(value: Any) -> Any:
     """Refuse true and false where a number is meant."""
     if isinstance(value, bool):
-        raise ValueError(f"must be a number, got {str(value).lower()}")
+        raise ValueError("must be a number")
     return value
 
 
@@ -300,7 +245,7 @@ def _columns(value: Any) -> Any:
     """Return a field, or several, as a line of CSV has them."""
     if isinstance(value, list | tuple):
         if not value or not all(isinstance(one, str) and one for one in value):
-            raise ValueError(f"must be a field, or a list of fields, got {type(value).__name__}")
+            raise ValueError("must be a field, or a list of fields")
         quoted = ('"{}"'.format(one.replace('"', '""')) if set(one) & set(',"') else one for one in value)
         return ",".join(quoted) if len(value) > 1 else value[0]
     return value
@@ -324,21 +269,25 @@ Count = Annotated[Whole, Field(ge=1), _schema("integer", "string", minimum=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Number = Annotated[float, BeforeValidator(no_truth), _schema("number", "string"), Shown("X")]
 Positive = Annotated[Number, Field(gt=0), POSITIVE]
-Epsilon = Annotated[Number, AfterValidator(check_epsilon), POSITIVE]
-Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), TEXT_OR_NUMBER, Shown("DURATION")]
-Length = Annotated[str | float, BeforeValidator(_of_time(length)), TEXT_OR_NUMBER, Shown("DURATION")]
-Span = Annotated[str | float, BeforeValidator(_of_time(span)), TEXT_OR_NUMBER, Shown("window|start|DURATION")]
+Epsilon = Annotated[Number, Field(ge=checks.LEAST_EPSILON, le=500), POSITIVE]
+Seconds = Annotated[float, _of_time(RULE, seconds), TEXT_OR_NUMBER, Shown("DURATION")]
+Length = Annotated[str | float, _of_time(CALENDAR_RULE, length), TEXT_OR_NUMBER, Shown("DURATION")]
+Span = Annotated[
+    str | float,
+    _of_time(f"{CALENDAR_RULE}; or window or start", lambda text: text if text in SPANS else length(text)),
+    TEXT_OR_NUMBER, Shown("window|start|DURATION"),
+]  # fmt: skip
 Moment = Annotated[str | float, BeforeValidator(_moment), TEXT_OR_NUMBER, Shown("TIME")]
 Name = Annotated[str, Field(min_length=1)]
 Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), TEXTS]
 PathText = Annotated[str, BeforeValidator(_path), Shown("PATH")]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), Field(min_length=1), TEXTS, Shown("A,B,..")]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), TEXTS, Shown("A,B,..")]
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), _schema("string", "integer", "array", **LISTED)]
 Numbers = Annotated[
-    tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1), _schema("string", "number", "array"),
+    tuple[Number, ...], BeforeValidator(_numbers), Field(min_length=1), _schema("string", "number", "array"),
     Shown("X,Y,.."),
 ]  # fmt: skip
-Items = Annotated[str | tuple[str, ...], _or_path(_public_list), TEXTS, Shown("PATH")]
+Items = Annotated[str | tuple[str, ...], _or_path(_texts), TEXTS, Shown("PATH")]
 Objects = Annotated[str | tuple[Mapping[str, Any], ...], _or_path(_objects), _schema("string", "array"), Shown("PATH")]
 Thresholds = Annotated[
     int | str | Mapping[str, int], BeforeValidator(_thresholds), _schema("integer", "string", "object"),

@@ -71,7 +71,7 @@ class Counts(AboutItems):
         order=("window_start", "-people", "item"),
         title="counts",
         user="person, not read with --unit event",
-        value="whole number to add up for each item, such as a price in cents (default: value); read with --max_value",
+        value="whole number to add up for each item, such as a price in cents (default: value); read with --max-value",
         whole_values=True,
         values_with="max_value",
         why_nothing="no item reached a threshold, so nothing is published",
@@ -217,7 +217,6 @@ class Cardinality(Question):
     method: Literal["counts", "sparse_counter"] = option(
         "counts",
         "counts gives each window noise of its own; sparse_counter changes an estimate when it is far from the truth",
-        metavar="METHOD",
     )
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
@@ -227,7 +226,7 @@ class Cardinality(Question):
         row="CardinalityEstimate",
         order=("window_start",),
         title="people present",
-        item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
+        item="value for entering or leaving (not read if neither --enter-values nor --leave-values is given)",
         items_with=("enter_values", "leave_values"),
     )
 
@@ -424,7 +423,6 @@ MODELS: Mapping[str, type[Question]] = {
 
 QUESTIONS: Mapping[str, QuestionInfo] = {word: kind.info for word, kind in MODELS.items()}
 WORDS = tuple(MODELS)
-CLASSES = tuple(MODELS.values())
 
 
 def question(word: str) -> QuestionInfo:

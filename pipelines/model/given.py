@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import yaml
-from privstream.pipelines.command import CommandError, UsageError, spelled
+from privstream.pipelines.command import CommandError, UsageError
 from privstream.pipelines.model.base import Place, WrongKeyError
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
@@ -34,11 +35,10 @@ class Named:
     kind: Callable[[str], Exception] = UsageError
 
     def error(self, place: Place, rule: str) -> Exception:
-        """Return an error about a value, in which arguments are called as they are here."""
-        called = {name.removeprefix("--").replace("-", "_"): name for name in self.names.values()}
-        called |= {place[-1]: name for place, name in reversed(list(self.names.items()))}
-        name = self.names.get(place) or (called.get(place[-1], place[-1]) if place else "")
-        return self.kind(f"{name} {spelled(rule, called)}".strip())
+        """Return an error about a value, which is called as it is here."""
+        by_key = {each[-1]: name for each, name in self.names.items()}
+        name = self.names.get(place) or by_key.get(place[-1], place[-1]) if place else ""
+        return self.kind(f"{name} {rule}".strip())
 
 
 Layer = Named | Document
@@ -51,9 +51,10 @@ class Given:
     layers: Sequence[Layer]
     main: Layer
     single: type[Question] | None = None
-    content: dict[str, Any] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """All layers as one mapping, if none has a text that is refused."""
         merged: dict[str, Any] = {}
         for layer in self.layers:
             for place, text in texts_of(layer.content):
@@ -65,16 +66,18 @@ class Given:
             if isinstance(above, Mapping) and isinstance(below, Mapping) and len(above.keys() & RIVALS) == 1:
                 merged["privacy"] = {key: below[key] for key in below if key in above or key not in RIVALS}
             merged = merge(merged, layer.content)
-        object.__setattr__(self, "content", merged)
+        return merged
 
     def monitor(self) -> Monitor:
         """Return the monitor; errors are those of the layer with what is wrong."""
         with self.errors():
             if self.single is None:
                 return Monitor.read({"data": {}, "privacy": {}, **self.content}).check()
-            ((name, own),) = self.content["questions"].items()
-            rest = {"data": {}, "privacy": {}} | {key: self.content[key] for key in SECTIONS if key in self.content}
-            question = self.single.read({"question": self.single.info.word, **own}, at=("questions", name))
+            info, rest = self.single.info, {"data": {}, "privacy": {}, **self.content}
+            own, *others = rest.pop("questions").values()
+            if others or rest.keys() - SECTIONS:
+                raise ValueError(f"set must be about {info.word} alone: a file has several questions, or views")
+            question = self.single.read({"question": info.word, **own}, at=("questions", info.name))
             return Monitor.of(question, **rest)
 
     @contextmanager

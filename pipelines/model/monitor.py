@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from privstream.pipelines.locations import (
-    ARRIVAL,
     DATABASE,
     DEFAULT_DATASET,
     DEFAULT_FORMAT,
@@ -31,15 +30,13 @@ from privstream.pipelines.model.base import (
     OneOrMore,
     PathText,
     Positive,
-    Whole,
     WrongKeyError,
-    no_truth,
     option,
 )
-from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.question import EVENT, Question, Windows
 from privstream.pipelines.terminal import meant
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 if TYPE_CHECKING:
     from privstream.mechanisms.views.rules import Condition
@@ -160,17 +157,14 @@ class Data(Model):
         if self.query is not None and not database:
             rule = f"must be given with an input of {DATABASE} or a file of DuckDB ({', '.join(DUCKDB)})"
             raise WrongKeyError(("data", "query"), rule)
-        of_query, of_kafka = "a query, whose rows are read once", "Kafka, whose records are JSON in UTF-8"
-        for what, applies, names in (
-            (of_query, database, ("watch", "watermark", "input_format", *OF_TEXT)),
-            (of_kafka, self.from_kafka, OF_TEXT),
+        of_files = ("watermark", "input_format", *OF_TEXT)
+        for names, what in (
+            ((*of_files, "watch") if database else (), "a query, whose rows are read once"),
+            (of_files if self.from_kafka else (), "Kafka, whose records are JSON in UTF-8, in order of arrival"),
         ):
             for name in names:
-                if applies and getattr(self, name) is not None:
+                if getattr(self, name) is not None:
                     raise WrongKeyError(("data", name), f"must not be given with {what}")
-        if self.from_kafka and (self.watermark not in (None, ARRIVAL) or self.input_format not in (None, "jsonl")):
-            raise WrongKeyError(("data", "input"), "of Kafka has JSON objects in order of arrival: leave out watermark "
-                                "and input_format")  # fmt: skip
         if self.watermark is not None and not self.unbounded:
             raise WrongKeyError(("data", "watermark"), "must be given with watch only")
 
@@ -207,7 +201,7 @@ class Data(Model):
         return ""
 
 
-LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11  # the deltas of all people add up to 1 in so many
+LEFT_TO_CHANCE = 100  # the deltas of all people add up to 1 in so many
 LEAST_DELTA = 1e-30
 """Smaller probabilities, unless 0, are lost among the roundings of what is reckoned with them."""
 
@@ -218,10 +212,8 @@ ADDRESS = re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+(/[^/?#]+)?|kaf
 
 
 def _delta(value: float) -> float:
-    if not 0 <= value < 1:
-        raise ValueError(f"must be in [0, 1), got {value}")
     if 0 < value < LEAST_DELTA:
-        raise ValueError(f"must be >= {LEAST_DELTA:g}, got {value}")
+        raise ValueError(f"must be 0, or at least {LEAST_DELTA:g}")
     return value
 
 
@@ -229,10 +221,10 @@ class Privacy(Model):
     """The budget of all questions together."""
 
     epsilon: Epsilon = option(..., "limit on what all rows together show about one person; smaller protects better")
-    delta: Annotated[Number, AfterValidator(_delta)] | None = option(
+    delta: Annotated[Number, Field(ge=0, lt=1), AfterValidator(_delta)] | None = option(
         None, "probability with which the rows may show more, far below 1 / (number of people) (default: 0)"
     )
-    people: Annotated[Whole, Field(ge=1, le=MOST_PEOPLE)] | None = option(
+    people: Count | None = option(
         None, f"in place of --delta: a public upper bound on the number of people; delta is 1 / ({LEFT_TO_CHANCE} N)"
     )
 
@@ -289,7 +281,6 @@ class Account(Model):
     """The noise key, and the ledger in which runs are written down."""
 
     key: PathText | None = option(None, "file with the noise key, readable by every worker (default: a new random one)")
-    key_variable: Name | None = option(None, "environment variable with the noise key", seldom=True)
     ledger: PathText | None = option(
         None,
         "file in which each run is written down (default: beside the key file), or none",
@@ -315,9 +306,7 @@ class ViewModel(Model):
     """What is made of published rows: one of ratio, over, against, above, below and largest decides what it is."""
 
     of: Name | None = option(None, "name of a question or of another view")
-    ratio: (
-        Annotated[tuple[str, str], BeforeValidator(lambda one: tuple(one) if isinstance(one, list) else one)] | None
-    ) = option(None, "counts of the first divided by those of the second")
+    ratio: tuple[str, str] | None = option(None, "counts of the first divided by those of the second")
     over: Length | None = option(None, "counts over so long, such as 7d")
     against: Length | None = option(None, "items that surely rose against so long before, such as 7d")
     item: Annotated[OneOrMore, Field(min_length=1)] | None = option(None, "what an alert is about")
@@ -357,8 +346,7 @@ class ViewModel(Model):
             raise ValueError(f"must have one of {', '.join(KINDS)}")
         kind = self.kind
         if wrong := [key for key in given if key not in KINDS[kind]]:
-            instead = "nothing tells how sums rise" if {kind, wrong[0]} == {"over", "against"} else "it is for others"
-            raise WrongKeyError((wrong[0],), f"must not be given with {kind}: {instead}")
+            raise WrongKeyError((wrong[0],), f"must not be given with {kind}")
         if kind != "ratio" and self.of is None:
             raise WrongKeyError(("of",), "must be given, the name of a question or of another view")
         if self.item is not None and self.quantile is not None:
@@ -374,13 +362,12 @@ class ViewModel(Model):
 if TYPE_CHECKING:
     AnyQuestion = Question
 else:
-    AnyQuestion = Annotated[reduce(or_, CLASSES), Field(discriminator="question")]
+    AnyQuestion = Annotated[reduce(or_, MODELS.values()), Field(discriminator="question")]
 
 
 class Monitor(Model):
     """Questions about one stream of events, with their windows, budget, views and output."""
 
-    version: Annotated[Literal[1], BeforeValidator(no_truth)] = option(1, "of such files")
     data: Data
     windows: Windows = option(Windows(), "windows of all questions that do not say otherwise")
     privacy: Privacy

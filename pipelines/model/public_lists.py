@@ -8,15 +8,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from privstream.pipelines.model.base import Model
 from privstream.pipelines.model.monitor import Data
-from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
-from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
+from privstream.pipelines.sources.files import EventFile, opened_events
+from privstream.pipelines.sources.formats import UTF_8, Damage, InputFileError, encoding_of
+from privstream.pipelines.sources.text_lines import REASON, parse_line, read_lines
+from privstream.pipelines.stores import facts_of, reason
 from privstream.pipelines.terminal import meant
 from privstream.transforms.questions.by_counts import AlertRule
 from privstream.transforms.questions.numbers import LinearQuery
@@ -54,7 +56,7 @@ def objects(name: str, value: Any, read: Callable[[Mapping[str, Any]], Read]) ->
     """
     found = [] if isinstance(value, str) else list(map(read, value))
     try:
-        for lines in read_lines(value) if isinstance(value, str) else ():
+        for lines in _lines(value) if isinstance(value, str) else ():
             if isinstance(lines, Damage):
                 raise ValueError(f"--{name}, {lines.position} of {value}: {lines.reason}")
             for number, text in lines:
@@ -66,9 +68,16 @@ def objects(name: str, value: Any, read: Callable[[Mapping[str, Any]], Read]) ->
                     raise ValueError(f"--{name}, line {number} of {value}: {error}") from None
     except InputFileError as error:
         raise ValueError(f"--{name} must be a readable file: {error}") from None
+    except OSError as error:
+        raise ValueError(f"--{name} must be a readable file, got {value}: {reason(error)}") from None
     if not found:
         raise ValueError(f"--{name} must have at least one line, got {value} with none")
     return tuple(found)
+
+
+def _lines(path: str) -> Iterator[list[tuple[int, bytes]] | Damage]:
+    with opened_events(EventFile(path, facts_of(path).size, "jsonl")) as stream:
+        yield from read_lines(stream)
 
 
 class Point(Model):

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import shutil
-import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.guarantee import guarantee_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report import result as results
-from privstream.pipelines.sinks.row_files import check_destination, whole_file
+from privstream.pipelines.stores import check_destination, whole_file
 from privstream.pipelines.terminal import clock, printable, say
 
 TITLE = "Differentially private results"
-WIDTH = 100
-"""Columns of an explanation that is not printed on a terminal."""
-
-HOST, PORT, LAST_PORT = "127.0.0.1", 8080, 65_535
+HOST, PORT = "127.0.0.1", 8080
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -39,41 +34,43 @@ HEADERS = {
 
 def report(paths: list[str], output: str, title: str) -> None:
     """Read the results, make the page, and write it."""
-    try:
-        _check(output, (".html",))
-        with clock("reading and drawing results"):
-            whole = results.monitor_promise(paths[0]) if len(paths) == 1 else None
-            shown = [path for one in paths for path in results.results_in(one)]
-            page: str = loaded("report.page.page_of")(shown, title=title, whole=whole)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-    _write(output, page.encode())
-    say(f"report: {output} ({len(page.encode()) / 1e6:.1f} MB)")
+
+    def page() -> bytes:
+        whole = results.monitor_promise(paths[0]) if len(paths) == 1 else None
+        shown = [path for one in paths for path in results.results_in(one) or [one]]
+        return str(loaded("report.page.page_of")(shown, title=title, whole=whole)).encode()
+
+    size = _made(output, (".html",), page)
+    say(f"report: {output} ({size / 1e6:.1f} MB)")
 
 
 def plot(path: str, output: str) -> None:
     """Read the result and write its chart."""
-    try:
-        _check(output, (".png", ".svg"))
+
+    def picture() -> bytes:
         chart = results.read_result(path).chart()
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-    _write(output, chart.png() if output.lower().endswith(".png") else chart.svg().encode())
+        return bytes(chart.png() if output.lower().endswith(".png") else chart.svg().encode())
+
+    _made(output, (".png", ".svg"), picture)
     say(f"picture: {output}")
 
 
-def _check(path: str, endings: tuple[str, ...]) -> None:
-    if not path.lower().endswith(endings):
-        raise ValueError(f"--output must end in {' or '.join(endings)}, got {path}")
-    check_destination(path)
-
-
-def _write(path: str, content: bytes) -> None:
+def _made(path: str, endings: tuple[str, ...], make: Callable[[], bytes]) -> int:
+    """Write what is made of results into a file with one of these endings, and return its size."""
+    try:
+        if not path.lower().endswith(endings):
+            raise ValueError(f"--output must end in {' or '.join(endings)}, got {path}")
+        check_destination(path)
+        with clock("reading and drawing results"):
+            content = make()
+    except (ValueError, TypeError, OSError) as error:
+        raise UsageError(str(error)) from error
     try:
         with whole_file(path) as stream:
             stream.write(content)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}") from error
+    return len(content)
 
 
 def explain(path: str) -> None:
@@ -87,10 +84,9 @@ def explain(path: str) -> None:
             found = results.read_promise(path)
             promise, sections = found.promise, found.explanation
     except results.UNREADABLE as error:
-        if isinstance(error, ValueError):  # it names the file
-            raise UsageError(str(error)) from None
-        raise UsageError(f"RESULT must be one that privstream wrote ({type(error).__name__})") from None
-    width = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+        rule = f"RESULT must be one that privstream wrote ({type(error).__name__})"
+        raise UsageError(str(error) if isinstance(error, ValueError) else rule) from None  # the former names the file
+    width = max(40, shutil.get_terminal_size().columns)
     for title, sentences in sections.items():
         print(printable(title))
         for sentence in sentences:
@@ -116,25 +112,24 @@ class LivePage:
 
     def version(self) -> str:
         """Return what changes whenever a file of the page does."""
-        paths = results.results_in(self._folder, live=True)
-        files = [
-            file
-            for path in paths
-            for file in (results.promise_path(path), os.path.join(path, END), *results.newest(path)[0])
-        ]
-        stamps = repr([(file, results.stamp(file)) for file in files])
-        return blake2b(stamps.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        found = hashlib.blake2b(digest_size=8)
+        for path in results.results_in(self._folder):
+            shown = results.files_of(path)[-results.MOST_FILES :]
+            for file in (results.promise_path(path), os.path.join(path, END), *shown):
+                with suppress(OSError):
+                    stamp = os.stat(file)
+                    found.update(repr((file, stamp.st_mtime_ns, stamp.st_size, stamp.st_ino)).encode())
+        return found.hexdigest()
 
     def page(self) -> str:
         """Return the page, made again if anything has changed."""
         with self._alone:
-            now = self.version()
+            now, whole = self.version(), None
             if self._made[0] != now:
-                whole = None
                 with suppress(ValueError):  # a damaged file of a monitor hides nothing else
                     whole = results.monitor_promise(self._folder)
-                shown, title = results.results_in(self._folder, live=True), f"{TITLE}, live"
-                self._made = now, loaded("report.page.page_of")(shown, title=title, whole=whole, live=now)
+                page, shown = loaded("report.page.page_of"), results.results_in(self._folder)
+                self._made = now, page(shown, title=f"{TITLE}, live", whole=whole, live=now)
             return self._made[1]
 
 
@@ -153,8 +148,6 @@ def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
     Raises:
         ValueError: the port is none, or not free.
     """
-    if checks.integer("port", port, minimum=0) > LAST_PORT:
-        raise ValueError(f"port must be <= {LAST_PORT:,}, got {port}")
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "privstream", ""
@@ -176,8 +169,8 @@ def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
 
     try:
         return ThreadingHTTPServer((HOST, port), Handler)
-    except OSError as error:
-        raise ValueError(f"port must be free, got {port} ({error.strerror})") from None
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"port must be free, got {port} ({error})") from None
 
 
 def serve(folder: str, port: int) -> None:
@@ -186,7 +179,7 @@ def serve(folder: str, port: int) -> None:
         if not os.path.isdir(folder):
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
         server = listen(LivePage(folder), port)
-    except (ValueError, TypeError, OverflowError) as error:
+    except ValueError as error:
         raise UsageError(str(error)) from error
     say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")
     with server:

@@ -13,11 +13,12 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+from privstream.mechanisms.views.rules import NO_DATA
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
-from privstream.pipelines.show.charts import NO_DATA, episodes
-from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
+from privstream.pipelines.show.charts import episodes
+from privstream.pipelines.show.shown import INTERVAL, Shown, moments, name_of, span
 from privstream.pipelines.terminal import printable
 
 PACKAGE = "privstream.pipelines.report"
@@ -46,44 +47,43 @@ def page_of(paths: Sequence[str], *, title: str, whole: Promise | None = None, l
                 raise
     notes = [] if paths else ["No results yet. They appear here when a command has written them."]
     if left := len(paths) - len(sections):
-        notes.append(f"{left:,} results cannot be read now: incomplete, or of another version.")
+        notes.append(f"Results that cannot be read now, as they are incomplete or of another version: {left:,}.")
     together = None if whole is None else whole.maybe("guarantee")
-    script, style = text_file("report.js") + (text_file("live.js") if live else ""), text_file("report.css")
+    script = text_file("report.js") + (text_file("live.js") if live else "")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = templates().get_template("report.html")
-    return page.render(
-        title=title,
-        made=f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by privstream {version('privstream')}.",
-        sections=sections,
-        together="" if together is None else words.privacy_in_words(together),
-        notes=notes,
-        live=live,
-        script=Markup(script),  # both are files of this package
-        style=Markup(style),
-        policy=POLICY.format(digest) + "; connect-src 'self'" * bool(live),
+    return (
+        templates()
+        .get_template("report.html")
+        .render(
+            title=title,
+            made=f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by privstream {version('privstream')}.",
+            sections=sections,
+            together="" if together is None else words.privacy_in_words(together),
+            notes=notes,
+            live=live,
+            script=Markup(script),  # both are files of this package
+            style=Markup(text_file("report.css")),
+            policy=POLICY.format(digest) + "; connect-src 'self'" * bool(live),
+        )
     )
 
 
 def section(result: Result) -> dict[str, Any]:
     """Return what a page says of a result."""
     record, chart = result.promise.content, result.chart()
-    newest = Shown.of(result.table, record, FIRST_ROWS)
-    listed = _episodes(result) if chart.kind == "timeline" else []
-    made_of = ""
-    if result.made_of:
-        made_of = f"Made of what {' and '.join(result.made_of)} have published, at no cost of its own."
+    window, newest = record["parameters"].get("window"), Shown(result.table, record, FIRST_ROWS)
+    listed = _episodes(chart.shown) if chart.kind == "timeline" else []
     return {
-        "title": chart.title.partition(", window until ")[0],
+        "title": words.capital(newest.title),
         "file": os.path.basename(os.path.normpath(result.path)),
-        "sentence": sentence(result, newest, listed),
+        "sentence": _sentence(result, newest, listed),
         "notes": result.notes,
         "list": listed[:FIRST_ROWS],
-        "image": Markup(chart.img(words=False)) if result.table.num_rows else "",
+        "image": Markup(chart.img()) if chart.points else "",
         "caption": chart.caption,
-        "newest": _table(newest),
-        "every": _table(Shown.of(result.table, record, MOST_ROWS, every=True)),
-        "view": made_of,
-        "privacy": words.privacy_in_words(record["guarantee"], record["parameters"].get("window")),
+        "newest": newest,
+        "every": Shown(result.table, record, MOST_ROWS, every=True),
+        "privacy": f"{words.capital(words.privacy_in_words(record['guarantee'], window))}.",
         "explained": result.explanation,
     }
 
@@ -97,62 +97,48 @@ def in_notebook(result: Result) -> str:
     return templates().get_template("section.html").render(one=one, place=0)
 
 
-def _table(shown: Shown) -> dict[str, Any]:
-    """Return rows as a page shows them."""
-    count = f"{shown.rows.num_rows:,} of {shown.all:,} {shown.noun}" if shown.all > shown.rows.num_rows else ""
-    rows = list(zip(*shown.columns.values(), strict=True))
-    texts = {WINDOW, *(key.replace("_", " ") for key in shown.keys)}  # all else stays on one line
-    kinds = ["" if name in texts else "number" for name in shown.columns]
-    return {"heading": shown.heading, "names": list(shown.columns), "kinds": kinds, "rows": rows, "count": count}
-
-
-def sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
+def _sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
     """Say what is most worth knowing of a result, of which these are the alerts, the newest first.
 
     Privacy: post-processing of rows.
     """
     if not result.table.num_rows:
-        why = f": {result.nothing}" if result.nothing else ""
-        return f"No {result.title} were published{why}. That is not a picture of zeros."
+        return f"{words.capital(result.nothing)}. This does not mean that numbers are 0."
     if listed:
         return f"Newest of {len(listed):,}: {listed[0]}."
-    columns, when = shown.columns, f", {shown.newest}" if shown.windows else ""
-    what = "rise" if "rise" in columns else shown.unit
-    if what not in columns:
-        return f"{shown.heading[0].upper()}{shown.heading[1:]}."
-    between = columns.get(INTERVAL if what == shown.unit else f"{what} interval", [""] * shown.rows.num_rows)
-    about = [columns[key.replace("_", " ")] for key in shown.keys if key.replace("_", " ") in columns]
-    names = [f"{', '.join(texts)}: " for texts in zip(*about, strict=True)] or [""] * shown.rows.num_rows
+    if {"state", "raised"} & {*result.table.column_names}:
+        return f"No {shown.title.partition(' by ')[0]}."
+    what, when = shown.unit, f", {shown.newest}" if shown.windows else ""
+    if what not in shown.columns:
+        return f"{words.capital(shown.heading)}."
+    names = [name_of(row, shown.keys) for row in shown.rows.to_pylist()]
+    ends = shown.columns.get(INTERVAL, [""] * len(names))
     told = [
-        f"{name}{number}{f' ({ends})' if ends else ''}"
-        for name, number, ends in zip(names, columns[what], between, strict=True)
+        f"{name}{': ' * bool(name)}{number}{f' ({between})' if between else ''}"
+        for name, number, between in zip(names, shown.columns[what], ends, strict=True)
     ]
+    first = "Largest " if shown.number in ("rise", "ratio") else "Most " if shown.of_items else ""
     told = told[::-1] if shown.several else told
-    first = f"Most {what}" if shown.noun == "items" else f"{what[0].upper()}{what[1:]}"
-    return f"{first}{when}: {'; '.join(told[: IN_SENTENCE if about else 1])}."
+    return f"{words.capital(first + what)}{when}: {'; '.join(told[: IN_SENTENCE if shown.keys else 1])}."
 
 
-def _episodes(result: Result) -> list[str]:
+def _episodes(shown: Shown) -> list[str]:
     """Return in words when alerts, flags and reports began and ended, the newest first."""
-    found = sorted(episodes(result.table), key=lambda one: (-one.end, one.start, one.name))
-    clocks = result.promise.clocks
+    found = sorted(episodes(shown), key=lambda one: (-one.start, one.name))
     starts, ends = [one.start for one in found], [one.end for one in found]
-    first, last = moments(starts, clocks, others=ends), moments(ends, clocks, others=starts, ends=True)
+    first, last = moments(starts, shown.clocks, others=ends), moments(ends, shown.clocks, others=starts, ends=True)
     return [
-        f"{one.name}{', no data' * (one.state == NO_DATA)}, {begin}{f' to {end}' if begin != end else ''}"
+        f"{one.name}{', no data' * (one.state == NO_DATA)}, {span(begin, end)}"
         for one, begin, end in zip(found, first, last, strict=True)
     ]
 
 
 def templates() -> Environment:
-    """Return what fills templates of this package: it escapes every value.
-
-    Characters that cannot be seen (of control, or changes of direction) are written out.
-    """
+    """Return what fills templates of this package: it escapes every value, and writes out what cannot be seen."""
     return Environment(
         loader=FunctionLoader(text_file),
         autoescape=True,
-        finalize=_shown,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -162,8 +148,3 @@ def templates() -> Environment:
 def text_file(name: str) -> str:
     """Return a file of this package."""
     return (files(PACKAGE) / name).read_text(encoding="utf-8")
-
-
-def _shown(value: Any) -> Any:
-    """Write out what cannot be seen, in all texts but those that are markup."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -6,10 +6,10 @@ import inspect
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ from privstream.pipelines.model.catalogue import QUESTIONS, WORDS, question
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show import words
-from privstream.pipelines.sinks.row_files import fingerprint, read_rows, shape_of, sort_table, with_item_columns
-from privstream.pipelines.stores import check_store, exists
+from privstream.pipelines.show.shown import keys_of
+from privstream.pipelines.sinks.row_files import read_rows, shape_of, sort_table, with_item_columns
+from privstream.pipelines.stores import check_store, exists, fingerprint
 from privstream.transforms import row_types
 from privstream.transforms.reading.domain import column_names
 
@@ -29,13 +30,8 @@ MADE_BY, OF_MONITOR = "privstream ", "run"
 """How the command of a guarantee file begins, and the one whose guarantee files are about several results."""
 
 BESIDE = ".guarantee.json"
-"""How the name of a guarantee file beside rows ends."""
-
-VIEWS = {"ratio": "ratios", "over": "sums", "against": "rises", "above": "alerts", "below": "alerts"}
-"""What rows of views are, by the first of these keys that a view has."""
-
-OF_SOURCE = ("run_id", "time_zone", "window", "start", "end")
-"""Options of a question that hold for views of it."""
+ROWS = tuple(f".{format}" for format in WRITTEN)
+"""How the names of guarantee files beside rows end, and those of rows."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration, RecursionError)
 """What reading a guarantee file may raise into which somebody has written something else."""
@@ -50,7 +46,6 @@ NOT_COVERED = (
     "A person with several ids counts as several people, and is protected less.",
     "Other publications about the same people are not covered; runs in one ledger are added up (privstream budget).",
 )
-EVENTS_ALONE = "One event is protected, not a person: who sends many events is protected far less."
 WINDOWS = {"window_start": "first moment of the window.", "window_end": "first moment after the window."}
 
 
@@ -60,7 +55,6 @@ class Result:
 
     Attributes:
         table: the rows; times are timestamps.
-        title: what they are, in the plural.
         order: columns to sort by.
         nothing: why there may be no rows.
         made_of: questions of which a view is made; none of a question.
@@ -71,24 +65,23 @@ class Result:
 
     path: str
     row_type: Any
-    title: str
     order: Sequence[str]
     promise: Promise
     guarantee: PrivacyGuarantee
     table: pa.Table = None
-    nothing: str = ""
+    nothing: str = "nothing is published"
     made_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     log: str = ""
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
-        return f"<{self.title}: {self.table.num_rows:,} rows, {budget}>"
+        title = words.title_of(self.promise.content, keys_of(self.table))
+        return f"<{title}: {self.table.num_rows:,} rows, {budget}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows where the result is the last value of a cell."""
-        html: str = loaded("report.page.in_notebook")(self)
-        return html
+        return loaded("report.page.in_notebook")(self)  # type: ignore[no-any-return]
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Hand the table to whatever reads Arrow's C stream."""
@@ -102,16 +95,17 @@ class Result:
     @property
     def explanation(self) -> dict[str, list[str]]:
         """What `privstream explain` says of it: sentences by heading."""
-        return explanation(self.promise.content, self.guarantee, self.row_type)
+        view = f"Made of what {' and '.join(self.made_of)} have published, at no cost of its own."
+        found = explanation(self.promise.content, self.guarantee, self.row_type)
+        return {"view": [view], **found} if self.made_of else found
 
     def chart(self) -> Any:
         """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
-        record, title = self.promise.content, self.title if self.made_of else ""
-        return loaded("show.charts.chart_of")(self.table, record, title, limited=self.promise.limited)
+        return loaded("show.charts.chart_of")(self.table, self.promise.content)
 
 
-MOST_FILES, MOST_BYTES = 500, 16 << 20
-"""Of a result whose run goes on: the newest files are read up to here."""
+MOST_FILES = 500
+"""Of a result whose run goes on: the newest files."""
 
 
 def read_result(path: str, *, live: bool = False) -> Result:
@@ -125,21 +119,21 @@ def read_result(path: str, *, live: bool = False) -> Result:
     check_store(path, "RESULT")
     if not exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
-    found, tables, unreadable = read_promise(path), list[pa.Table](), 0
-    files, number = newest(path) if live else (files_of(path), 0)
+    found, tables, notes, files = read_promise(path), list[pa.Table](), list[str](), files_of(path)
+    if live and len(files) > MOST_FILES:
+        notes.append(f"The newest {MOST_FILES:,} files are shown, of {len(files):,}.")
+        files = files[-MOST_FILES:]
     for file in files:
         try:
             tables.append(read_file(file, found))
         except Exception as error:  # whatever somebody has written there
-            unreadable += 1
             if not live:
                 raise ValueError(
                     f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again "
                     "with the same key, which gives the same rows"
                 ) from None
-    notes = [f"{unreadable:,} files cannot be read now."] * bool(unreadable)
-    if len(files) < number:
-        notes.append(f"The newest {len(files):,} files are shown, of {number:,}.")
+    if unreadable := len(files) - len(tables):
+        notes.append(f"Files that cannot be read now: {unreadable:,}.")
     if live and os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
         notes.append("Running: more windows may follow.")
     items = column_names(found.promise.number("parameters").get("item") or "")
@@ -149,66 +143,29 @@ def read_result(path: str, *, live: bool = False) -> Result:
     return replace(found, table=sort_table(table, found.order), notes=tuple(notes))
 
 
-def newest(path: str) -> tuple[list[str], int]:
-    """Return the newest files of a result, by name, that together are not too much for a page; and how many it has."""
-    try:
-        files = [file for file in files_of(path) if stamp(file)]
-    except OSError:
-        return [], 0
-    shown, size = list[str](), 0
-    for file in reversed(files[-MOST_FILES:]):
-        size += (*stamp(file), 0, 0)[1]
-        if size > MOST_BYTES:
-            break
-        shown.append(file)
-    return shown[::-1], len(files)
-
-
-def stamp(path: str) -> tuple[int, ...]:
-    """Return what changes when a file does: when it was written, its size, and which one it is; else nothing."""
-    with suppress(OSError):
-        found = os.stat(path)
-        if stat.S_ISREG(found.st_mode):  # a pipe is never opened
-            return found.st_mtime_ns, found.st_size, found.st_ino
-    return ()
-
-
-def results_in(path: str, *, live: bool = False) -> list[str]:
+def results_in(path: str) -> list[str]:
     """Return the results that a path stands for: of the folder of a monitor, all that its guarantee file names.
 
-    Else it is one itself, or a folder of them: files with their guarantee files beside them, and folders with theirs in
-    them. Everything else is never opened. Of a `live` folder there may be no result yet, and files may be damaged.
+    Else it is one itself, or a folder of them, perhaps none yet: files with their guarantee files beside them, and
+    folders with theirs in them. Everything else is never opened.
     """
-    try:
-        if (promise := monitor_promise(path)) is not None:
-            described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
-            outputs = [each["output"] for each in described]
-            if any(os.path.basename(output) != output for output in outputs):
-                raise ValueError(f"{promise.path} must name results in its folder")
-            found = [os.path.join(path, output) for output in outputs]
-            return [output for output in found if not live or os.path.exists(output)]
-    except UNREADABLE as error:
-        if not live:
-            named = isinstance(error, ValueError)  # it says the file
-            raise ValueError(str(error) if named else f"{path} must have a guarantee that privstream wrote") from None
-    if not os.path.isdir(path) or os.path.isfile(os.path.join(path, GUARANTEE)):
+    if not os.path.isdir(path):
         return [path]
-    found = []
-    with suppress(OSError):
-        found = [each for name in sorted(os.listdir(path)) if (each := _result(os.path.join(path, name)))]
-    return found if found or live else [path]
-
-
-def _result(path: str) -> str:
-    """Return the result that a path stands for; empty if for none."""
-    rows = path.removesuffix(BESIDE)
-    if rows != path and is_rows(rows) and stamp(path):
-        return rows
-    if os.path.basename(path)[0] in "._" or not stamp(os.path.join(path, GUARANTEE)):
-        return ""
-    with suppress(ValueError):
-        return path if monitor_promise(path) is None else ""
-    return path
+    if os.path.isfile(os.path.join(path, GUARANTEE)):
+        outputs = list[str]()
+        with suppress(*UNREADABLE):  # who reads the path as a result says what is wrong
+            if (promise := monitor_promise(path)) is not None:
+                described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
+                outputs = [each["output"] for each in described if os.path.basename(each["output"]) == each["output"]]
+        return [os.path.join(path, output) for output in outputs] or [path]
+    found = list[str]()
+    for name in sorted(os.listdir(path)):
+        rows = (file := os.path.join(path, name)).removesuffix(BESIDE)
+        if rows != file and rows.lower().endswith(ROWS) and os.path.isfile(file):
+            found.append(rows)
+        elif name[0] not in "._" and os.path.isfile(os.path.join(file, GUARANTEE)):
+            found += results_in(file)
+    return found
 
 
 def monitor_promise(path: str) -> Promise | None:
@@ -251,11 +208,10 @@ def read_promise(path: str) -> Result:
     return Result(
         path=path,
         row_type=row_type,
-        title=info.title,
         order=info.order,
         promise=promise,
         guarantee=guarantee,
-        nothing=info.why_nothing,
+        nothing=info.why_nothing or Result.nothing,
     )
 
 
@@ -263,15 +219,13 @@ def _view(path: str, whole: Promise) -> Result:
     """Return what is known of a view of a monitor, without its rows: the guarantee is that of the whole."""
     try:
         views, questions = whole.content["views"], whole.content["questions"]
-        described = next(each for each in views.values() if each["output"] == os.path.basename(path))
-        given, order, names = described["view"], described["order"], tuple(described["questions"])
+        name, described = next((n, each) for n, each in views.items() if each["output"] == os.path.basename(path))
+        order, names = described["order"], tuple(described["questions"])
         row_type = getattr(row_types, described["rows"])
-        if unknown := {name.removeprefix("-") for name in order} - {*row_type._fields}:
+        if unknown := {column.removeprefix("-") for column in order} - {*row_type._fields}:
             raise KeyError(*unknown)
         first = read_promise(os.path.join(os.path.dirname(path), questions[names[0]]["output"]))
-        source = views.get(str(given.get("of")), {}).get("view", {})
-        parameters = {key: first.promise.content["parameters"].get(key) for key in OF_SOURCE}
-        parameters |= {key: source[key] for key in ("over",) if key in source} | given  # the largest of sums are sums
+        parameters = first.promise.content["parameters"] | words.view_parameters(views, name)
         parameters |= {"item": ",".join(described["columns"])} if described["columns"] else {}
         guarantee = guarantee_of(whole.content)
         made_by, rows = first.promise.content["made_by"], {"sha256": described.get("sha256")}
@@ -288,8 +242,6 @@ def _view(path: str, whole: Promise) -> Result:
         order=order,
         promise=Promise(whole.path, content),
         guarantee=guarantee,
-        title=next((title for key, title in VIEWS.items() if key in given), "largest items"),
-        nothing=f"{' and '.join(names)} have published nothing that it could be made of",
         made_of=names,
     )
 
@@ -308,12 +260,8 @@ def files_of(path: str) -> list[str]:
     """Return the files with the rows of a result, by name, which is by time; not those that are being written."""
     if not os.path.isdir(path):
         return [path]
-    return [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] not in "._" and is_rows(name)]
-
-
-def is_rows(name: str) -> bool:
-    """Tell by its name whether a file may have rows."""
-    return name.rpartition(".")[2].lower() in WRITTEN
+    names = [name for name in sorted(os.listdir(path)) if name[0] not in "._" and name.lower().endswith(ROWS)]
+    return [file for name in names if os.path.isfile(file := os.path.join(path, name))]  # a pipe is never opened
 
 
 def read_file(file: str, result: Result) -> pa.Table:
@@ -339,7 +287,6 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
         for name, value in given.items()
         if name != "run_id"
     }
-    step = "window" if given.get("window") is not None else "step"
     delta = f", plus delta = {guarantee.delta:g}" if guarantee.delta else ""
     found = {
         "made by": [
@@ -352,34 +299,33 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
             "Whatever one concludes from what is published, its probability is at most e^epsilon "
             f"({math.exp(min(guarantee.epsilon, 500)):.3g}, with epsilon = {guarantee.epsilon:g}) times what it would "
             f"be if that unit had been added or removed{delta}.",
-            *guarantee.lasting(step),
-            guarantee.adaptivity.replace("step", step),
+            *guarantee.lasting("window"),
+            guarantee.adaptivity.replace("step", "window"),
         ],
     }
     info = None if row_type is None else QUESTIONS.get(words.word_of(record))
     if info is None:
-        questions = {name: each for name, each in (record.get("questions") or {}).items() if "question" in each}
-        found["questions"] = [f"{name}: {_items(each)}" for name, each in questions.items()]
+        questions = (record.get("questions") or {}).items()
+        found["questions"] = [f"{name}: {each['question']}, {each['output']}" for name, each in questions]
     else:
-        numbers = {name: value for name, value in accuracy.items() if isinstance(value, int | float)}
         note = (accuracy.get("intervals") or {}).get("note", "")
         share = regime_in_words(record["limits"]["dropped"]) if record.get("limits") else ""
         means = described(row_type.__doc__ or "") | described(info.row_type.__doc__ or "") | WINDOWS
-        unit = f" In {unit}." if (unit := words.value_unit(record)) else ""
+        if unit := words.value_unit(record):
+            means |= {name: f"{means[name]} In {unit}." for name in ("value", "mean") if name in means}
         found |= {
             "rules": [_items(rule) for rule in (record.get("public") or {}).get("rules") or ()],
-            "numbers": [info.description, accuracy.get("sentence") or "", _items(numbers), note],
+            "numbers": [info.description, accuracy.get("sentence") or "", note],
             "limits": [*guarantee.limits, share],
             "columns": [
-                f"{name}: {means[name]}{unit * (name in ('value', 'mean'))}"
-                for name in row_type._fields
-                if name in means
+                f"{', '.join(names)}: {text}"
+                for text, names in groupby(filter(means.__contains__, row_type._fields), means.__getitem__)
             ],
         }
     found |= {
         "public": [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."] * bool(guarantee.public),
         "not covered": [
-            EVENTS_ALONE * (guarantee.unit.what == "event"),
+            "One event is protected, not a person with many of them." * (guarantee.unit.what == "event"),
             *(each for each in guarantee.caveats if NEGLIGIBLE not in each),
             *NOT_COVERED,
         ],
@@ -398,14 +344,12 @@ def regime_in_words(dropped: Mapping[str, float | None] | None) -> str:
     """Say how published numbers allow for what limits drop."""
     if dropped is None:
         return "What limits drop is not known: numbers and intervals are of what is retained."
-    if dropped["upper"] == 0:
-        return "Limits drop nothing."
     how = "numbers are divided by the share that is retained, and intervals have its uncertainty"
     if words.is_lower_bound(dropped):
         how = "numbers are of what is retained, and are lower bounds"
     elif (dropped["share"] or 0.0) <= AS_IS:
         how = "numbers are as they are, and intervals allow for it"
-    return f"Limits drop {words.dropped_in_words(dropped)} of all contributions: {how}."
+    return f"Of all contributions, limits drop {words.dropped_in_words(dropped)}: {how}."
 
 
 def described(docstring: str, title: str = "Attributes") -> dict[str, str]:

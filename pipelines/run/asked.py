@@ -14,13 +14,18 @@ from privstream.mechanisms.views.counts import Dropped
 from privstream.pipelines.model.monitor import FORMS, Data, Monitor
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo
 from privstream.pipelines.show import words
-from privstream.pipelines.sinks.row_files import COMPLETE, read_plain, sort_table, with_item_columns, write_row_file
-from privstream.pipelines.sinks.row_formats import Layout
-from privstream.pipelines.sources.fields import AnyFields, FieldMapping
-from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.normalise import OF_READING, unusable
+from privstream.pipelines.sinks.row_files import (
+    COMPLETE,
+    Layout,
+    read_plain,
+    sort_table,
+    with_item_columns,
+    write_row_file,
+)
+from privstream.pipelines.sources.fields import FieldMapping, Readings
+from privstream.pipelines.sources.files import EventFile, unusable
 from privstream.transforms.batches import MOST_SHARDS
-from privstream.transforms.counters import Counters, summed
+from privstream.transforms.counters import OF_READING, Counters, summed
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters
 
@@ -117,7 +122,6 @@ class Asked:
             name=self.name,
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
-            published=counters.get(self.transform.counter, 0),
         )
 
 
@@ -176,7 +180,7 @@ def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping,
     return written
 
 
-def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> None:
+def check_usable(data: Data, files: Sequence[EventFile], fields: Readings) -> None:
     """Refuse a run over files of which it could publish nothing, before it is charged."""
     found = unusable(files, fields)
     if not found:

@@ -28,10 +28,9 @@ from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Tell, crew
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
-from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
-from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.sources.files import EventFile, is_for
 from privstream.pipelines.sources.frame_files import save_rows
-from privstream.pipelines.sources.normalise import is_for
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome, WatchEvents
 from privstream.pipelines.stores import join
 from privstream.pipelines.terminal import say
@@ -45,7 +44,7 @@ from typing_extensions import override
 KAFKA_SECONDS = 0.5
 
 
-def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str) -> Any:
+def reader(data: Data, fields: Readings, options: PipelineOptions, folder: str) -> Any:
     """Return what reads the input."""
     if data.query is not None:
         if on_cluster(options):
@@ -79,9 +78,9 @@ Place = tuple[str, int]
 """What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
 
 
-def events_for(name: str, events: PCollection[Any], fields: FieldMapping | SharedFields) -> PCollection[Any]:
+def events_for(name: str, events: PCollection[Any], fields: Readings) -> PCollection[Any]:
     """Return what a question takes of the events that were read."""
-    if not isinstance(fields, SharedFields):
+    if len(fields.questions) == 1:
         return events
     taken: PCollection[Any] = events | stage_label(name, "Take") >> beam.Filter(is_for, name)
     return taken
@@ -142,7 +141,7 @@ class Share:
     """What one process does at a time: a segment of each question, for some parts of files or shards of people."""
 
     transforms: Mapping[str, PrivateTransform]
-    fields: FieldMapping | SharedFields
+    fields: Readings
     processes: int
     letters: bool  # whether dead letters are wanted
     number: int = 0  # of this process, from 0 on

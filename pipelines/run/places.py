@@ -14,10 +14,10 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_table
+from privstream.pipelines.sinks.row_files import output_format, read_table
 from privstream.pipelines.sinks.writers import Destination, UnreachableError, Webhook, check_folder, has_alerts
-from privstream.pipelines.sources.found_files import split_pattern
-from privstream.pipelines.stores import exists, filesystems, join, scheme_of
+from privstream.pipelines.sources.readers import split_pattern
+from privstream.pipelines.stores import check_destination, check_new, exists, filesystems, join, scheme_of
 from privstream.pipelines.terminal import say
 
 Named = tuple[str, str]

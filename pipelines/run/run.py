@@ -21,7 +21,6 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
-from privstream.pipelines.promise import Promise
 from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, row_type_of, shards_for
 from privstream.pipelines.run.pipeline import EventPipeline, reader
 from privstream.pipelines.run.places import Places, destinations, send
@@ -30,22 +29,17 @@ from privstream.pipelines.run.views import Table, answer_views, tables_of, views
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.launch import LOCAL_RUNNER, parse_beam_options
 from privstream.pipelines.runners.processes import workers_for
-from privstream.pipelines.show.words import LABEL, Budget, summary, window_in_words
+from privstream.pipelines.show.words import LABEL, Budget, summary, view_parameters
 from privstream.pipelines.sinks.row_files import (
-    ITEM_FIELDS,
-    PARTIAL,
     check_wide,
-    fingerprint,
-    move_file,
     read_table,
-    write_json,
     write_row_file,
     write_wide,
 )
 from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
 from privstream.pipelines.sinks.writers import SENT
-from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.stores import filesystems, has_folders, join
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.stores import PARTIAL, filesystems, fingerprint, has_folders, join, move_file, write_json
 from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.parameters import plain
@@ -64,10 +58,6 @@ OF_COMMAND = frozenset({option.name for option in options_of(None, ("output", "a
 
 def _in_words_of_file(text: str) -> str:
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
-
-
-def _shown(value: Any) -> str:
-    return " and ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Run:
@@ -90,7 +80,7 @@ class Run:
         tables = tables_of(monitor, self.plan.transforms)
         answers = answer_views(self.views, tables)
         # what is read
-        read = reader(data, shared_fields(self.plan.fields), self.options, folder)
+        read = reader(data, Readings.of(self.plan.fields), self.options, folder)
         files = () if unbounded else read.files
         size = sum(file.size for file in files)
         local = self.options.view_as(StandardOptions).runner == LOCAL_RUNNER
@@ -102,7 +92,7 @@ class Run:
             if "shards" in question.info.arguments:  # which change no answer
                 self.plan.given[name]["shards"] = shards_for(workers, size)
         self.identity = identify(monitor, self.plan.given, self.plan.fields, files)
-        self.noise = noise_source(account.key, account.key_variable, self.identity.label(account.run_id))
+        self.noise = noise_source(account.key, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
         # where it goes
         if not dry_run:
@@ -243,7 +233,6 @@ class Run:
     def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> None:
         """Say what was read and published, with the newest rows by question, what that promises and costs."""
         monitor, asked, places = self.monitor, [*self.questions.values()], self.places
-        named = [table[name] for table in tables.values() for name in ITEM_FIELDS if name in table.column_names]
         told = summary(
             [each.facts(counted, dry_run=self.dry_run) for each in asked],
             (asked[0].promised if monitor.single else self.promised)["guarantee"],
@@ -252,7 +241,6 @@ class Run:
             dead_letter=monitor.output.dead_letter,
             dry_run=self.dry_run,
             views=[view.name for view in self.views],
-            items={item for column in named for item in column.unique().to_pylist()},
         )
         words = str if monitor.single else _in_words_of_file
         say(words("\n".join(told.before)))
@@ -277,17 +265,14 @@ class Run:
         info, record = asked.question.info, asked.facts(counted).record
         if info.below is not None:
             rows = [asked.row_type(**row) for row in table.to_pylist()]
-            for shown in loaded(info.below)(rows, Promise("", record), self.monitor):
+            for shown in loaded(info.below)(rows, self.monitor):
                 Console().print(shown, soft_wrap=True)
             return
         path = None if self.places.terminal else self.places.rows(name)
         nothing, limit, heading = info.why_nothing or "nothing is published", HEAD, name
         if name in views:
-            given = views[name]["view"]
-            nothing = "nothing surely rose" if "against" in given else "nothing is published"
-            lengths = {key: window_in_words(given[key]) for key in ("over", "against") if key in given}
-            given = given | {key: text if " " in text else f"1 {text}" for key, text in lengths.items()}
-            heading = f"{name} ({', '.join(f'{key} {_shown(value)}' for key, value in given.items())})"
+            record = {**record, "parameters": record["parameters"] | view_parameters(views, name)}
+            nothing = "nothing surely rose" if "against" in views[name]["view"] else "nothing is published"
         elif self.monitor.single:
             limit, heading = MOST_ROWS, ""
         print_rows(table, record, name=heading, path=path, limit=limit, nothing=nothing)
@@ -343,9 +328,3 @@ def _check(monitor: Monitor, *, dry: bool) -> None:
 
 def _word(monitor: Monitor) -> str:
     return next(iter(monitor.questions.values())).info.word if monitor.single else "run"
-
-
-def shared_fields(fields: Mapping[str, FieldMapping]) -> FieldMapping | SharedFields:
-    """Return what is read for all questions."""
-    distinct = set(fields.values())
-    return next(iter(distinct)) if len(distinct) == 1 else SharedFields(tuple(fields.items()))

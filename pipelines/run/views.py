@@ -16,8 +16,7 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor, ViewModel
 from privstream.pipelines.model.public_lists import Reading
 from privstream.pipelines.run.asked import Answer
-from privstream.pipelines.sinks.row_files import plain_table, sort_table, with_item_columns
-from privstream.pipelines.sinks.row_formats import PLAIN, Layout
+from privstream.pipelines.sinks.row_files import PLAIN, Layout, plain_table, sort_table, with_item_columns
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.reading.domain import Domain, join_item
 from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate

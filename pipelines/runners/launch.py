@@ -137,7 +137,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+        raise UsageError(f"unknown option {unknown[0]}")
     options = PipelineOptions(arguments)
     try:
         reach_stores(arguments, options)

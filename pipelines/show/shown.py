@@ -1,11 +1,9 @@
-"""What is shown of published rows, on a terminal as on pages: the newest window, its largest items, and their words."""
+"""What is shown of rows, on terminals, pages and pictures: the newest window, its largest items, and their texts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +13,11 @@ from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.show import words
 from privstream.transforms.row_types import LimitShare
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-NUMBERS = ("people", "value", "estimate", "ratio")
-"""What may be the number of a row, the first one that there is."""
+NUMBERS = ("people", "value", "estimate", "ratio", "distance")
+"""What may be the number of a row, the first one that there is; where rows have rises, these are."""
 
 INTERVAL, WINDOW = "95% interval", "window"
 NOT_KEYS = ("status", "source", "state")
@@ -33,72 +31,75 @@ MINUTE = 60_000_000
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Shown:
-    """Rows that are shown.
+    """Rows that are shown: the largest ones of the newest window; of rows about no items, and of `every` window, the
+    newest ones.
 
     Attributes:
-        all: how many of them the window has, or the run where several windows are shown.
-        last: end of the last one; days are told apart from hours by it.
+        keys, number: columns with what a row is about, and with its number; None where it has none.
+        windows: when windows begin, in microseconds since 1970; none where rows have no window.
+        last: when the last one ends.
+        several: whether rows of several windows are shown.
+        of_items: whether rows are about items, whose largest come first.
+        rows: those that are shown, of `all` there are in these windows.
+        columns: the texts of all columns: what a row is about, its number with its interval, and the rest.
+        numeric: the columns that are numbers.
     """
 
-    table: pa.Table
-    rows: pa.Table
-    all: int
-    keys: tuple[str, ...]
-    number: str | None
-    windows: tuple[int, ...]
-    last: int
-    several: bool
-    record: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, table: pa.Table, record: Mapping[str, Any], most: int, *, every: bool = False) -> Shown:
-        """Choose the newest window and its largest rows; of rows about no items, and of `every` window, the newest."""
-        names = table.column_names
-        keys = keys_of(table)
-        number = next((name for name in NUMBERS if name in names), None)
-        rows, windows, last = table, tuple[int, ...](), 0
-        several = every or "rule" in keys or not keys
-        if "window_start" in names and table.num_rows:
+    def __init__(
+        self, table: pa.Table, record: Mapping[str, Any], most: int, *, number: str | None = None, every: bool = False
+    ) -> None:
+        names, rows = table.column_names, table
+        timed = "window_start" in names and table.num_rows > 0
+        self.table, self.record, self.clocks = table, record, Clocks.of(record.get("parameters", {}))
+        self.keys, self.number = keys_of(table), number or number_of(table)
+        self.several = timed and (every or "rule" in self.keys or not self.keys)
+        self.of_items = bool({*self.keys} - {"rule", *POINTS}) and not self.several
+        self.windows, self.last = tuple[int, ...](), 0
+        if timed:
             starts = table["window_start"].cast(pa.int64())
-            windows = tuple(sorted(pc.unique(starts).to_pylist()))
-            last = pc.max(table["window_end"].cast(pa.int64())).as_py()
-            if several:
-                rows = table.take(pc.sort_indices(starts, sort_keys=[("", "descending")])) if every else table
-            else:
-                rows = table.filter(pc.equal(starts, windows[-1]))
-                items = {*keys} - {*POINTS} and not {"rank", "query"} & {*names}
-                by = "rise" if "rise" in names and not _is_empty(rows["rise"]) else number
-                rows = rows.take(pc.sort_indices(rows[by], sort_keys=[("", "descending")])) if items and by else rows
-        found = rows.num_rows
-        last_ones = several and bool(windows) and not every
-        return cls(
-            table=table,
-            rows=rows.slice(max(0, found - most)) if last_ones else rows.slice(0, most),
-            all=found,
-            keys=keys,
-            number=number,
-            windows=windows,
-            last=last,
-            several=several and bool(windows),
-            record=record,
-        )
-
-    @cached_property
-    def clocks(self) -> Clocks:
-        """The clocks by which times are shown."""
-        return Clocks.of(self.record.get("parameters", {}))
+            self.windows = tuple(sorted(pc.unique(starts).to_pylist()))
+            self.last = pc.max(table["window_end"].cast(pa.int64())).as_py()
+            if every:
+                rows = table.sort_by([("window_start", "descending")])
+            elif not self.several:
+                rows = table.filter(pc.equal(starts, self.windows[-1]))
+        if self.of_items and self.number is not None and "rank" not in names and "query" not in self.keys:
+            rows = rows.sort_by([(self.number, "descending")])
+        self.all = rows.num_rows
+        self.rows = rows.slice(max(0, self.all - most)) if self.several and not every else rows.slice(0, most)
+        self.columns, self.numeric = dict[str, list[str]](), set[str]()
+        self._fill()
 
     @property
     def unit(self) -> str:
         """The heading of the numbers."""
-        return "value" if "quantile" in self.keys else "ratio" if self.number == "ratio" else words.unit_of(self.record)
+        return self.heading_of(self.number or "people")
+
+    def heading_of(self, name: str) -> str:
+        """Return the heading of a column."""
+        if name in ("people", "estimate"):
+            return words.unit_of(self.record)
+        if name == self.number == "value" and "state" not in self.table.column_names:
+            return words.value_unit(self.record) or name
+        return name if name in self.keys else name.replace("_", " ")
 
     @property
-    def noun(self) -> str:
-        """What a row is, in the plural."""
-        return "items" if {*self.keys} - {"rule", *POINTS} and not self.several else "rows"
+    def title(self) -> str:
+        """What the rows are."""
+        unit = words.value_unit(self.record) if "value" in self.table.column_names and self.number != "value" else ""
+        about = words.title_of(self.record, self.keys, self.unit if self.number == "value" else "")
+        return f"{about}, values in {unit}" if unit else about
+
+    @property
+    def heading(self) -> str:
+        """What the rows are, and of which windows."""
+        return ": ".join(filter(None, [self.title, self.when]))
+
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """The texts of all rows."""
+        return list(zip(*self.columns.values(), strict=True))
 
     @property
     def newest(self) -> str:
@@ -106,58 +107,53 @@ class Shown:
         return moments(self.windows[-1:], self.clocks, others=[*self.windows, self.last])[0] if self.windows else ""
 
     @property
-    def heading(self) -> str:
-        """What stands above: what numbers are, of which window, by which clocks."""
-        what = words.title_of(self.record, self.keys)
-        length = self.record.get("parameters", {}).get("window")
-        if not self.windows or length is None:
-            return what
-        unit = words.value_unit(self.record) if "value" in self.table.column_names else ""
-        what += f", values in {unit}" if unit else ""
+    def when(self) -> str:
+        """Which window is shown, or the last one of several, by which clocks; empty without windows."""
+        if not self.windows:
+            return ""
         if len(self.windows) == 1:
             (end,) = moments([self.last], self.clocks, others=self.windows, ends=True)
-            span = self.newest if end == self.newest else f"{self.newest} to {end}"
-            return f"{what}, {self.clocks.zone}: {span}, one window"
-        number = words.windows_in_words(len(self.windows), length)
+            return f"{span(self.newest, end)}, one window ({self.clocks.zone})"
+        number = words.windows_in_words(len(self.windows), self.record.get("parameters", {}).get("window"))
         seen = "" if self.record["guarantee"].get("horizon") == len(self.windows) else " with rows"
-        return f"{what}, {self.clocks.zone}: {'' if self.several else f'{self.newest}, '}the last of {number}{seen}"
+        return f"{'' if self.several else f'{self.newest}, '}the last of {number}{seen} ({self.clocks.zone})"
 
-    @cached_property
-    def columns(self) -> dict[str, list[str]]:
-        """The texts of all columns: what a row is about, its number with its interval, and the rest."""
+    @property
+    def count(self) -> str:
+        """How many rows are shown, and of how many."""
+        of = f" of {self.all:,}" if self.all > self.rows.num_rows else ""
+        return f"{self.rows.num_rows:,}{of} {'item' if self.of_items else 'row'}{'s' * (self.all != 1)}"
+
+    def _fill(self) -> None:
         names = self.rows.column_names
         hidden = {f"{name}{end}" for name in names for end in ("_lower", "_upper")} | {"lower", "upper", *IN_FILES}
-        order = [*["rank"] * ("rank" in names), *self.keys, *[self.number] * (self.number is not None), *names]
-        columns = {WINDOW: self._texts("window_start")} if self.several else {}
+        hidden |= {"query"} - {*self.keys} | ({"since"} if "status" in names else set())
+        if self.several:
+            self.columns[WINDOW] = self._texts("window_start")
+        order = [*["rank"] * ("rank" in names), *self.keys, *filter(None, [self.number]), *names]
         for name in dict.fromkeys(order):
-            alone = name in self.keys[:-1] and len(pc.unique(self.rows[name])) == 1
-            if name in hidden or alone or (name != self.number and _is_empty(self.rows[name])):
+            if name in hidden or (name != self.number and _is_empty(self.rows[name])):
                 continue
-            heading = self.unit if name == self.number else name.replace("_", " ")
-            ends = self._ends(name)
-            columns[heading] = self._texts(name, *ends)
+            heading, kind, ends = self.heading_of(name), self.rows[name].type, self._ends(name)
+            self.columns[heading] = self._texts(name, *ends)
+            if name not in self.keys and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                self.numeric.add(heading)
             if any(end is not None for each in ends for end in each):
-                columns[INTERVAL if name == self.number else f"{heading} interval"] = list(map(interval, *ends))
-        return columns
+                between = INTERVAL if name == self.number else f"{heading} interval"
+                self.columns[between] = list(map(interval, *ends))
+                self.numeric.add(between)
 
     def trends(self, most: int) -> tuple[str, list[str]]:
         """Draw the numbers of so many last windows beside each row; the name of the column first, empty without one."""
-        if self.number is None or len(self.windows) < 2 or self.several or not most:
+        if self.number is None or len(self.windows) < 2 or self.several:
             return "", []
         last = self.windows[-most:]
         found = self.table.filter(pc.greater_equal(self.table["window_start"].cast(pa.int64()), last[0]))
-        lines: dict[tuple[Any, ...], dict[int, float]] = {}
-        starts = found["window_start"].cast(pa.int64()).to_pylist()
-        for key, start, value in zip(self._about(found), starts, found[self.number].to_pylist(), strict=True):
-            if value is not None:
-                lines.setdefault(key, {})[start] = value
-        texts = []
-        for key in self._about(self.rows):
-            own = lines.get(key, {})
-            texts.append(sparkline([own.get(window) for window in last], max(own.values(), default=0.0)))
-        length, whole = self.record.get("parameters", {}).get("window"), len(last) == len(self.windows)
-        name = f"{len(last)} windows" if length is None else words.windows_in_words(len(last), length)
-        return name.partition(" of ")[0] if whole else f"last {len(last)}", texts
+        about = zip(self._about(found), found["window_start"].cast(pa.int64()).to_pylist(), strict=True)
+        numbers = dict(zip(about, found[self.number].to_pylist(), strict=True))
+        texts = [sparkline([numbers.get((key, window)) for window in last]) for key in self._about(self.rows)]
+        name = words.windows_in_words(len(last), self.record.get("parameters", {}).get("window"))
+        return name.partition(" of ")[0] if len(last) == len(self.windows) else f"last {len(last)}", texts
 
     def _about(self, rows: pa.Table) -> list[tuple[Any, ...]]:
         """Return what rows are about."""
@@ -165,14 +161,12 @@ class Shown:
 
     def _ends(self, name: str) -> list[list[Any]]:
         """Return the ends of the interval of a column; none if it has none."""
-        ends = ("lower", "upper") if name == self.number else (f"{name}_lower", f"{name}_upper")
-        if all(end in self.rows.column_names for end in ends):
-            return [self.rows[end].to_pylist() for end in ends]
-        if name != "mean":
-            return []
-        margin = self.rows["mean_margin"]  # no value is below 0
-        least = pc.max_element_wise(pc.subtract(self.rows[name], margin), 0.0, skip_nulls=False)
-        return [least.to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
+        if name == "mean":
+            margin = self.rows["mean_margin"]  # no value is below 0
+            least = pc.max_element_wise(pc.subtract(self.rows[name], margin), 0.0, skip_nulls=False)
+            return [least.to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
+        ends = ends_of(name, self.rows.column_names)
+        return [self.rows[end].to_pylist() for end in ends]
 
     def _texts(self, name: str, lower: Sequence[Any] = (), upper: Sequence[Any] = ()) -> list[str]:
         """Return the values of a column as texts."""
@@ -182,8 +176,7 @@ class Shown:
         values = column.to_pylist()
         if name == "value" and lower:  # noise may put a sum below 0
             values = [each and max(0, each) for each in values]
-        spreads = list(map(_spread, lower, upper)) if lower else [None] * len(values)
-        return list(map(_text, values, spreads))
+        return list(map(_text, values, map(_spread, lower, upper) if lower else [None] * len(values)))
 
 
 def moments(
@@ -207,22 +200,56 @@ def moments(
     return ["-" if each is None else texts[each] for each in micros]
 
 
-def sparkline(numbers: Sequence[float | None], most: float) -> str:
+def span(begin: str, end: str) -> str:
+    """Return two moments as one text, which names a day once.
+
+    >>> span("1 January 12:00", "1 January 14:00"), span("1 January", "1 January"), span("1 May", "1 June")
+    ('1 January 12:00 to 14:00', '1 January', '1 May to 1 June')
+    """
+    day = begin.rpartition(" ")[0] if ":" in begin else ""
+    return begin if begin == end else f"{begin} to {end.removeprefix(day).lstrip()}"
+
+
+def sparkline(numbers: Sequence[float | None]) -> str:
     """Return a block for each number, from 0 to the largest of them; a space where there is none.
 
-    >>> sparkline([0, 50, None, 100], 100)
+    >>> sparkline([0, 50, None, 100])
     '▁▅ █'
     """
-    step = most / len(BLOCKS) if most > 0 else 1.0
-    return "".join(
-        " " if number is None else BLOCKS[min(len(BLOCKS) - 1, max(0, int(number / step)))] for number in numbers
-    )
+    most, last = max((number or 0.0 for number in numbers), default=0.0) or 1.0, len(BLOCKS) - 1
+    places = (None if number is None else int(len(BLOCKS) * number / most) for number in numbers)
+    return "".join(" " if place is None else BLOCKS[max(0, min(place, last))] for place in places)
 
 
 def keys_of(table: pa.Table) -> tuple[str, ...]:
     """Return the columns that say what a row is about."""
     texts = {name for name in table.column_names if pa.types.is_string(table[name].type)} - {*NOT_KEYS}
-    return tuple(name for name in table.column_names if name in texts or name in POINTS)
+    keys = [name for name in table.column_names if name in texts or name in POINTS]
+    return tuple(name for name in keys if name != "query" or pc.unique(table[name]).to_pylist() != ["histogram"])
+
+
+def number_of(table: pa.Table) -> str | None:
+    """Return the column with the number of a row, if it has one; where rows have rises, these."""
+    names = table.column_names
+    if "rise" in names and not _is_empty(table["rise"]):
+        return "rise"
+    return next((name for name in NUMBERS if name in names), None)
+
+
+def ends_of(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns with the ends of the interval of a column; none if it has none."""
+    own, plain = (f"{name}_lower", f"{name}_upper"), ("lower", "upper")
+    return own if own[0] in names else plain if name in NUMBERS and plain[0] in names else ()
+
+
+def name_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return what a row is about, but for its window."""
+    texts = {name: str(row[name]) for name in keys}
+    if "high" in texts:
+        texts |= {"low": f"{row['low']:,} to {row['high']:,}", "high": ""}
+    if "quantile" in texts:
+        texts["quantile"] = "median" if row["quantile"] == 0.5 else f"{100 * row['quantile']:g}%"
+    return ", ".join(filter(None, texts.values()))
 
 
 def _is_empty(column: pa.ChunkedArray) -> bool:
@@ -244,52 +271,40 @@ def _spread(lower: float | None, upper: float | None) -> float | None:
     return 1.0 if upper is None else (upper - lower) / 4
 
 
-PLAIN, FEW, WIDEST = 8, 100, 0.5
-"""Scales of the noise that are plain to see; people for which an epsilon is named; an interval that says nothing."""
+WIDEST = 0.5
+"""An interval of a share that says nothing."""
 
-NOBODY = (
-    "No limit is suggested: too few people can be seen, or a few have most. It takes some {least:,.0f} people with "
-    "alike numbers; with --epsilon {epsilon} it would take 100."
-)
+NOBODY = "No limit is suggested: too few people are seen, or a few have most of all contributions. Raise --epsilon."
 MEANS = (
-    "kept: share of all contributions (items in windows); {beyond} may have more than is in this table. noise: "
-    "standard deviation of a count. in one, in all: people that an item needs in one window, or in each, to be found "
-    "with an even chance."
+    "retained: share of all contributions (items in windows) within the limit; {beyond} people may have more than the "
+    "last one. noise: standard deviation of a count. in one, in each: people that an item needs in one window, or in "
+    "each, to be found with an even chance."
 )
 FOUND = (
-    "For epsilon {epsilon:g} and delta {delta:g}, the limit that keeps most in relation to noise, of those that, "
-    "as far as can be seen, drop at most {most:.0%}:"
+    "For epsilon {epsilon:g} and delta {delta:g}, of the limits that drop at most {most:.0%}, as far as can be seen, "
+    "the one that retains most in relation to noise:"
 )
 
 
-def limits_below(rows: Sequence[LimitShare], promise: Any, monitor: Any) -> Iterator[Any]:
+def limits_below(rows: Sequence[LimitShare], monitor: Any) -> Iterator[Any]:
     """Yield what `privstream suggest` shows on a terminal: its rows, and the option on a line of its own."""
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("limit", "people", "kept", "noise", "in one", "in all"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        if row.limit is not None:
-            assert row.kept is not None and row.kept_lower is not None and row.kept_upper is not None
-            share = f"{row.kept:.0%} ({row.kept_lower:.0%} to {row.kept_upper:.0%})"
-            table.add_row(
-                f"{row.limit:,.15g}",
-                f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})",
-                share if row.kept_upper - row.kept_lower <= WIDEST else "not known",
-                f"{row.stddev:,.3g}",
-                f"{row.found_in_one:,}",
-                f"{row.found_in_all:,}",
-            )
+    names = ("limit", "people", "retained", "noise", "in one", "in each")
+    table = Table(*(Column(name, justify="right") for name in names), box=SIMPLE_HEAD)
+    for row in rows[:-1]:  # the last one has no limit
+        lower, upper = row.kept_lower or 0.0, row.kept_upper or 0.0
+        people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
+        share = f"{row.kept:.0%} ({lower:.0%} to {upper:.0%})" if upper - lower <= WIDEST else "not known"
+        found = f"{row.found_in_one:,}", f"{row.found_in_all:,}"
+        table.add_row(f"{row.limit:,.15g}", people, share, f"{row.stddev:,.3g}", *found)
     if table.row_count:
         yield table
-        yield Text(MEANS.format(beyond=f"{rows[-1].people_lower:,} to {rows[-1].people_upper:,} people"))
-    if option := next((row.suggested for row in rows if row.suggested), ""):
-        (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
-        yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED))
-        yield Text(option)
-    else:
-        least = PLAIN * promise.number("accuracy", "noise_scale")
-        needed = promise.number("parameters", "epsilon") * least / FEW
-        yield Text(NOBODY.format(least=least, epsilon=f"{needed:.2g}"))
+        yield Text(MEANS.format(beyond=f"{rows[-1].people_lower:,} to {rows[-1].people_upper:,}"))
+    if not (option := next((row.suggested for row in rows if row.suggested), "")):
+        yield Text(NOBODY)
+        return
+    (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
+    yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED))
+    yield Text(option)
 
 
 def rounded(value: float, spread: float | None) -> str:
@@ -310,5 +325,5 @@ def interval(lower: float | None, upper: float | None) -> str:
         return "-" if upper is None else f"{rounded(upper, None)} or less"
     if upper is None:
         return f"{lower:,.0f} or more"
-    spread = (upper - lower) / 4
+    spread = _spread(lower, upper)
     return f"{rounded(lower, spread)} to {rounded(upper, spread)}"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Limit
@@ -131,16 +128,14 @@ LABEL, MUCH, MOST = 11, 0.05, 0.5
 DRY = "dry run: nothing is published, recorded or spent; these numbers are exact, guard them like the input"
 NO_COUNTERS = "the runner reports no counters: how many rows were used is not known"
 
-SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
-"""What makes names the same, by the option that does."""
+QUOTES = {"records_of_many_lines": "records of CSV have very many lines: --quote none takes quotes as text"}
 
-STOPPED = {
+COUNTED = QUOTES | {
     "runs_stopped": "tests stop, since their budget is spent: raise --epsilon, or report less often",
     "estimates_without_bound": "estimates no longer follow the set: raise --max-updates",
     "queries_refused": "queries are refused, since the budget is spent: raise --epsilon",
 }
-
-MANY_LINES = "records_of_many_lines"
+"""Counters that are worth a warning where they are not 0, and what it says."""
 
 SHARES = {
     "values_clipped": ("events_usable", "of values are beyond --max-value, --low or --high"),
@@ -164,14 +159,14 @@ DROPPED = {
 ACCURACY = {
     "stddev": "typically within {} {unit}",
     "sum_stddev": "sums within {}{of}",
-    "error_bound": "all numbers together within {} {unit} as a rule (95%)",
-    "rank_error": "each within {} values of its place among all values (95%)",
-    "start_margin": "alerts miss by at most {} {unit} as a rule (95%)",
-    "selection_error": "no item is missing that leads by more than {} {unit} as a rule (95%)",
+    "error_bound": "all numbers at once within {} {unit} (95%)",
+    "rank_error": "the rank of each is off by at most {} values (95%)",
+    "start_margin": "alerts miss by at most {} {unit} (95%)",
+    "selection_error": "no item is missing that leads by more than {} {unit} (95%)",
 }
 """What numbers of a guarantee file on its accuracy mean."""
 
-NEAREST = "at most {} {unit} between a query and its answer as a rule (95%)"
+NEAREST = "at most {} {unit} between a query and its answer (95%)"
 
 
 class Asked(NamedTuple):
@@ -180,7 +175,6 @@ class Asked(NamedTuple):
     name: str
     counters: Mapping[str, int]
     record: Mapping[str, Any]
-    published: int = 0
 
 
 class Budget(NamedTuple):
@@ -206,8 +200,7 @@ class Budget(NamedTuple):
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
         cost = "a repetition, at no cost; " if self.repeats else ""
-        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
-        runs = f"{'would be ' * self.dry}{runs}"
+        runs = "would be " * self.dry + (f"all {self.runs:,} runs" if self.runs > 1 else "the only run")
         unit = "" if self.what == "person" else f" for one {self.what}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
@@ -232,42 +225,27 @@ def summary(
     dead_letter: str | None = None,
     dry_run: bool = False,
     views: Sequence[str] = (),
-    items: Iterable[str] = (),
 ) -> Summary:
     """Say what a run has used and published, what it promises, and how accurate that is.
 
     Args:
         budget: what it costs; None where nobody knows.
         path: of its rows; None if they are not kept.
-        items: that are published.
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
-    found = [next((_of(each, text) for text in _warnings(each)), "") for each in asked]
-    warning = next(filter(None, found), None) if nothing is None else None
+    warning = next((_of(each, text) for each in asked for text in _warnings(each)), None) if nothing is None else None
     used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
-    parameters = asked[0].record.get("parameters", {})
     lines = {
-        "privacy": privacy_in_words(guarantee, parameters.get("window")),
+        "privacy": privacy_in_words(guarantee, asked[0].record.get("parameters", {}).get("window")),
         "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
         "limits": _together({each.name: limits_in_words(each.record) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
         "views": f"{', '.join(views)}: at no cost" if views else "",
-        "note": _alike(items, [each for name, each in SPELLED.items() if not parameters.get(name)]),
         "more": "" if path is None or dry_run else f"privstream explain {path}",
     }
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
-
-
-def _alike(items: Iterable[str], spelled: Sequence[tuple[str, str]]) -> str:
-    """Say how many names would be the same, and by which options; empty where none would."""
-    nfc = partial(unicodedata.normalize, "NFC")
-    number = sum(many for many in Counter(nfc(nfc(item).casefold()) for item in items).values() if many > 1)
-    if not number or not spelled:
-        return ""
-    differ, options = zip(*spelled, strict=True)
-    return f"{number:,} published names differ in {' or '.join(differ)} alone: {' '.join(options)}"
 
 
 def _of(asked: Asked, text: str) -> str:
@@ -289,8 +267,7 @@ def _nothing(asked: Asked) -> str:
     records = Records.of(asked.counters)
     if not records.used:
         why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
-        why += f"; {many_lines(asked.counters)}" if asked.counters.get(MANY_LINES) else ""
-        return f"no row could be used, and the result is noise alone: {why}"
+        return f"no row could be used, and the result is noise alone: {'; '.join([why, *_counted(asked, QUOTES)])}"
     return ""
 
 
@@ -320,14 +297,12 @@ def _warnings(asked: Asked) -> Iterable[str]:
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:
             yield f"{percent(min(1.0, share))} {text} (exact, for you alone: choose no limit by it)"
-    if counters.get(MANY_LINES):
-        yield many_lines(counters)
-    yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
+    yield from _counted(asked, COUNTED)
 
 
-def many_lines(counters: Mapping[str, int]) -> str:
-    """Say that a quote may have made one record of many."""
-    return f"{counters[MANY_LINES]:,} records of CSV have very many lines: --quote none takes quotes as text"
+def _counted(asked: Asked, texts: Mapping[str, str]) -> Iterable[str]:
+    """Yield what is worth a warning of counters."""
+    return (f"{asked.counters[name]:,} {text}" for name, text in texts.items() if asked.counters.get(name))
 
 
 def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
@@ -355,10 +330,11 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
             parts.append((NEAREST if nearest else text).format(number(bound), unit=unit, of=of))
     found = numbers.get("likely_in_1", numbers.get("detection_threshold") if "tests" in numbers else None)
     if found is not None:
-        one, each = per_window(record.get("parameters", {}).get("window"))
+        window = record.get("parameters", {}).get("window")
+        one = windows_in_words(1, window).replace("1 ", "one ", 1)
         last = max((int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_")), default=1)
-        more = f", or {numbers[f'likely_in_{last}']:,} in each {each}," if last > 1 else ""
-        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%), smaller ones perhaps")
+        more = f", or {numbers[f'likely_in_{last}']:,} in each," if last > 1 else ""
+        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%)")
     if parts:
         return "; ".join(parts)
     claim = re.sub(r" \([^()]*\)$", "", str(numbers["sentence"]).split(". ")[0].rstrip("."))
@@ -368,21 +344,14 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
 def limits_in_words(record: Mapping[str, Any]) -> str:
     """Say the limits per person, and which share of contributions they drop; empty without limits."""
     found = record.get("limits")
-    if found is not None:
-        text = _limit(found["max_contributions"], found["max_per_window"])
-        dropped = found["dropped"]
-        if dropped is None:
-            return f"{text}; what they drop is not known"
-        return f"{text}; they drop {'nothing' if dropped['upper'] == 0 else dropped_in_words(dropped)}"
-    limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
-    return f"per person {', '.join(limits)}" if limits else ""
-
-
-def _limit(in_run: int | None, in_window: int | None) -> str:
-    """Write the two limits per person."""
-    run = "" if in_run is None else f"{in_run:,} contribution{'s' * (in_run != 1)} per person"
-    window = "" if in_window is None else f"{in_window:,} per {'' if run else 'person and '}window"
-    return ", ".join(filter(None, (run, window)))
+    if found is None:
+        limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
+        return f"per person {', '.join(limits)}" if limits else ""
+    run, window, dropped = found["max_contributions"], found["max_per_window"], found["dropped"]
+    parts = [] if run is None else [f"{run:,} contribution{'s' * (run != 1)} per person"]
+    parts += [] if window is None else [f"{window:,} per {'person and ' * (run is None)}window"]
+    told = "what they drop is not known" if dropped is None else f"they drop {dropped_in_words(dropped)}"
+    return f"{', '.join(parts)}; {told}"
 
 
 def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:
@@ -397,13 +366,19 @@ def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
     least = percent(lower or 0.0, math.floor)
     if upper is None:
         return f"at least {least}"
-    return f"about {percent(share or 0.0)} ({least} to {percent(upper, math.ceil)})"
+    most = percent(upper, math.ceil)
+    return f"about {percent(share)} ({least} to {most})" if share else f"at most {most}" if upper else "nothing"
 
 
 def percent(share: float, towards: Callable[[float], int] = round) -> str:
     """Write a share, rounded to whole percents or to one digit; the ends of an interval are rounded away from it."""
     digits = max(0, -math.floor(math.log10(100 * share))) if share else 0
     return f"{towards(round(100 * share * 10**digits, 6)) / 10**digits:.{digits}f}%"
+
+
+def capital(text: str) -> str:
+    """Return a text as it begins a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def number(value: float) -> str:
@@ -418,11 +393,13 @@ CALENDAR = re.compile(r"(\d+) ?([a-z]+?)s?(?: |$)")
 
 
 def window_in_words(window: Any) -> str:
-    """Return the length of a window without a leading 1, from seconds or words of a calendar.
+    """Return the length of a window without a leading 1, from seconds or words of a calendar, if it is known.
 
     >>> window_in_words(604_800.0), window_in_words("1week Europe/Berlin"), window_in_words("3 months")
     ('week', 'week', '3 months')
     """
+    if window is None:
+        return "window"
     if isinstance(window, str):
         number, unit = CALENDAR.match(window).groups()  # type: ignore[union-attr]
         text = f"{number} {unit}{'s' * (number != '1')}"
@@ -454,20 +431,29 @@ def value_unit(record: Mapping[str, Any]) -> str:
     return f"{unit:g} {name}" if unit != 1 else "" if name == "value" else str(name)
 
 
+VIEWS = {"ratio": "ratios", "above": "alerts", "below": "alerts"}
+"""What rows of views are, by a key that such views have, where they are not those of their question."""
+
+
 def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",), unit: str = "") -> str:
     """Return what the rows of a guarantee file are, which have these columns for items, and numbers in a `unit`."""
     word, given = word_of(record), record.get("parameters", {})
-    window = given.get("window")
+    window, over = given.get("window"), given.get("over", "window")
     length = "" if window is None else window_in_words(window)
-    if word != "counts":
-        title = QUESTIONS[word].title if word in QUESTIONS else word
-        return f"{title}{f' by {length}' if length else ''}"
-    over = given.get("over", "window")
-    about = f"{unit or unit_of(record)} per {', '.join(keys)}"
+    by = f" by {length}" if length else ""
+    if (view := next((title for key, title in VIEWS.items() if key in given), "")) or word != "counts":
+        return f"{view or QUESTIONS[word].title}{by}"
+    rise = "rise in " * bool(given.get("rising") or "against" in given)
+    about = f"{rise}{unit or unit_of(record)} per {(', ' if over == 'window' and length else ' and ').join(keys)}"
     if over == "window":
         return f"{about}{f' and {length}' if length else ''}"
-    span = "since the start" if over == "start" else f"in {window_in_words(over)}"
-    return f"{about} {span}{f', by {length}' if length else ''}"
+    return f"{about} {'since the start' if over == 'start' else f'in {window_in_words(over)}'}{',' * bool(by)}{by}"
+
+
+def view_parameters(views: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the keys of a view, as guarantee files describe them, and those of the views that it is made of."""
+    given: dict[str, Any] = views[name]["view"]
+    return (view_parameters(views, given["of"]) if given.get("of") in views else {}) | given
 
 
 def windows_in_words(count: int, window: Any) -> str:
@@ -479,9 +465,3 @@ def windows_in_words(count: int, window: Any) -> str:
     length = window_in_words(window)
     plural = "s" * (count != 1)
     return f"{count:,} window{plural} of {length}" if " " in length else f"{count:,} {length}{plural}"
-
-
-def per_window(window: Any) -> tuple[str, str]:
-    """Return one window, and each window, as a sentence says it."""
-    length = "window" if window is None else window_in_words(window)
-    return ("one window", "window") if " " in length else (f"one {length}", length)

@@ -1,179 +1,105 @@
-"""Files of rows, which appear whole or not at all: how they are named, written, read and compared."""
+"""Files of rows: what their columns are, how they are written in each format, and how they come back."""
 
-import glob
-import hashlib
-import os
-import secrets
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import takewhile
+from hashlib import blake2b
+from itertools import islice, takewhile
 from typing import Any, BinaryIO, TypeAlias, get_args
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.sinks.row_formats import (
-    ARROW_TYPES,
-    PLAIN,
-    Layout,
-    arrow_schema,
-    openpyxl,
-    read_columns,
-    restored,
-    write_tables,
-)
-from privstream.pipelines.stores import (
-    check_store,
-    delete,
-    exists,
-    filesystems,
-    has_folders,
-    join,
-    opened,
-    scheme_of,
-    upload,
-)
+from privstream.pipelines.stores import imported, opened, whole_file
 from privstream.pipelines.terminal import json_text
+from privstream.transforms.batches import from_stream
+from privstream.transforms.counters import counter
 from privstream.transforms.reading.domain import join_columns, split_item
 from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.steps import timestamp
 
-PARTIAL = ".partial"
 COMPLETE = "outputs_complete"
 """Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
-
-
-def check_destination(path: str, option: str = "--output") -> None:
-    """Check before a run that a file can be written, and remove what a killed run has left of it."""
-    if not path:
-        raise ValueError(f"{option} must not be empty")
-    if scheme_of(path) is not None:
-        check_store(path, option)
-    elif os.path.isdir(path):
-        raise ValueError(f"{option} must be a file, but {path} is a folder")
-    elif not os.path.isdir(folder := os.path.dirname(path) or "."):
-        raise ValueError(f"{option} must be in a folder that exists: there is no folder {folder}")
-    else:
-        for stale in glob.glob(_partial(glob.escape(path), "*")):
-            with suppress(OSError):
-                os.remove(stale)
-    probe = _partial(path, secrets.token_hex(8))
-    try:
-        with _create(probe, owner_only=True) as stream:
-            stream.write(b"\n")
-        delete(probe)
-    except Exception as error:  # each store has its own
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ValueError(f"{option} must be writable: {path} ({reason})") from None
-
-
-def check_new(path: str, option: str = "--output") -> None:
-    """Refuse a file that is there already."""
-    if exists(path):
-        raise ValueError(f"{option} must be a new file, but {path} exists; --overwrite replaces it")
-
-
-@contextmanager
-def whole_file(path: str, *, owner_only: bool = False) -> Iterator[BinaryIO]:
-    """Write a file under a name of its own in the same folder, and rename it when it is complete.
-
-    If the block fails, a file that was there before stays as it was. An `owner_only` file is, from its first byte on,
-    for its owner alone where the file system is that of this machine.
-    """
-    partial = _partial(path, secrets.token_hex(8))
-    try:
-        with _create(partial, owner_only) as stream:
-            yield stream
-            stream.flush()
-        move_file(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            delete(partial)
-        raise
-
-
-def write_once(path: str, data: bytes, *, owner_only: bool = False) -> str:
-    """Write a file, whole, unless there is one of that name: what was published first stays.
-
-    Returns:
-        `written`; or `repeated` if there is one with the same bytes, `refused` if there is one with others.
-    """
-    if not exists(path):
-        partial = _partial(path, secrets.token_hex(8))
-        try:
-            with _create(partial, owner_only) as stream:
-                stream.write(data)
-            if scheme_of(path) is not None:
-                filesystems().rename([partial], [path])
-                return "written"
-            with suppress(FileExistsError):  # unlike a rename, it fails if another worker has just been here
-                os.link(partial, path)
-                return "written"
-        finally:
-            with suppress(OSError):
-                delete(partial)
-    with opened(path) as stream:
-        return "repeated" if stream.read() == data else "refused"
-
-
-def write_json(path: str, value: Any) -> None:
-    """Write a value as a JSON file, whole or not at all; NaN and infinity are refused."""
-    with whole_file(path) as stream:
-        stream.write(json_text(value, indent=2).encode() + b"\n")
-
-
-def fingerprint(path: str) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
-    with opened(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@contextmanager
-def _create(path: str, owner_only: bool) -> Iterator[BinaryIO]:
-    """Open a new file for writing; an `owner_only` one can be read by its owner alone.
-
-    Beyond this machine it is written when the block has ended well: a stream that is closed early would be a whole
-    object there.
-    """
-    if scheme_of(path) is not None:
-        with tempfile.TemporaryFile() as stream:
-            yield stream
-            upload(stream, path)
-        return
-    mode = 0o600 if owner_only else 0o666
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if owner_only else os.O_TRUNC)
-    with open(os.open(path, flags, mode), "wb") as stream:
-        yield stream
-
-
-def _partial(path: str, token: str) -> str:
-    folder, name = os.path.split(path) if scheme_of(path) is None else filesystems().split(path)
-    return join(folder, f".{name}.{token}{PARTIAL}")
-
-
-def move_file(partial: str, path: str) -> None:
-    """Give a complete file its name, in place of what has that name.
-
-    In a store of objects, such as S3, this copies the object, which is there as a whole or not at all, and overwrites
-    at once. Other filesystems refuse to overwrite, and what was there is removed first.
-    """
-    if scheme_of(path) is None:
-        os.replace(partial, path)
-        return
-    if has_folders(path) and exists(path):
-        delete(path)
-    filesystems().rename([partial], [path])
-
 
 CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 ITEM_FIELDS = ("item", "category")  # the fields of rows that have an item
 TAKEN = ("run_id", "row_key")  # columns that destinations add
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = 1_000
+DIGITS = 12  # of a number as text: what binary fractions add is dropped
+MOST_ROWS = 5_000_000  # rows that are read from a file at once: a small compressed file may have any number
+COMMA = ","
+
+MOMENT = pa.timestamp("us", "UTC")
+ARROW_TYPES: dict[type, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    Time: MOMENT,
+}
+MOMENT_OF_AVRO = {"type": "long", "logicalType": "timestamp-micros"}
+AVRO_TYPES: dict[Any, Any] = {pa.string(): "string", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are written for people: as the input is."""
+
+    zone: str = "UTC"  # of times in CSV and XLSX, which say how far they are from UTC, and in Parquet, which names it
+    delimiter: str = COMMA  # between the cells of CSV
+    decimal: str = "."  # what stands before decimals in CSV
+
+    @classmethod
+    def of(cls, zone: str | None, delimiter: str | None, decimal: str | None) -> Layout:
+        """Return the layout of options, as far as they are given; a decimal comma alone means semicolons."""
+        return cls(zone or "UTC", delimiter or (";" if decimal == COMMA else COMMA), decimal or ".")
+
+    def time(self, micros: int) -> str:
+        """Write a time with its distance from UTC."""
+        local = Clocks(self.zone).local(micros).isoformat()
+        return local.replace("+00:00", "Z") if self.zone == "UTC" else local
+
+    def cell(self, value: Any) -> str:
+        """Write a text as it is or in quotes, no number as nothing, anything else as in JSON."""
+        if value is None:
+            return ""
+        text = value if isinstance(value, str) else json_text(value)
+        if isinstance(value, float):
+            text = text.replace(".", self.decimal)
+        quoted = rf'["\r\n{re.escape(self.delimiter)}]|^$|^\s|\s$'  # also a carriage return, unlike `csv`
+        return '"' + text.replace('"', '""') + '"' if re.search(quoted, text) else text
+
+
+PLAIN = Layout()
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number without what binary fractions add; whole ones are written without a fraction."""
+    if not isinstance(value, float):
+        return value
+    number = float(f"{value:.{DIGITS}g}")
+    return int(number) if number.is_integer() and abs(number) < 10**DIGITS else number
+
+
+def arrow_schema(fields: Mapping[str, type], layout: Layout = PLAIN, optional: Container[str] = ()) -> pa.Schema:
+    """Return fields and their types as Arrow has them; those that may have no number have nulls."""
+    types = ARROW_TYPES | {Time: pa.timestamp("us", layout.zone)}
+    return pa.schema([pa.field(name, types[kind], nullable=name in optional) for name, kind in fields.items()])
+
 
 Rows: TypeAlias = Iterable[Any] | pa.Table
 """NamedTuples; or a table of their fields with times in microseconds since 1970."""
@@ -198,13 +124,12 @@ class Shape:
         place = [*self.fields].index(str(self.item))
         return (*row[:place], *split_item(row[place], len(self.parts)), *row[place + 1 :])
 
-    def written(self, plain: pa.Table) -> pa.Table:
-        """Return a table of the fields, with times in microseconds, as it is written."""
-        columns: dict[str, Any] = dict(zip(plain.column_names, plain.columns, strict=True))
-        if self.parts:
-            texts = [split_item(each, len(self.parts)) for each in columns[str(self.item)].to_pylist()]
-            columns |= {name: pa.array([each[at] for each in texts], pa.string()) for at, name in enumerate(self.parts)}
-        return pa.table([columns[each.name].cast(each.type) for each in self.schema], schema=self.schema)
+    def split(self, plain: pa.Table) -> pa.Table:
+        """Return a table of the fields with the columns of the item, of which there are several, in place of it."""
+        texts = [split_item(each, len(self.parts)) for each in plain[str(self.item)].to_pylist()]
+        columns = dict(zip(plain.column_names, plain.columns, strict=True))
+        columns |= {name: pa.array([each[at] for each in texts], pa.string()) for at, name in enumerate(self.parts)}
+        return pa.table(columns)
 
 
 def plain_table(row_type: Any, rows: Iterable[Any]) -> pa.Table:
@@ -231,12 +156,6 @@ def shape_of(row_type: Any) -> Shape:
     hints = {name: (hint, get_args(hint)) for name, hint in types_of(row_type).items()}
     optional = {name for name, (_, kinds) in hints.items() if kinds in OPTIONAL_NUMBERS}
     fields = {name: kinds[0] if name in optional else hint for name, (hint, kinds) in hints.items()}
-    for name, kind in fields.items():
-        if kind not in ARROW_TYPES:
-            raise TypeError(
-                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp (a number perhaps "
-                f"Optional), got {kind}"
-            )
     item = next((name for name in ITEM_FIELDS if name in fields), None)
     parts, layout = getattr(row_type, "item_columns", ()), getattr(row_type, "layout", PLAIN)
     columns = {column: kind for name, kind in fields.items() for column in (parts if name == item else ()) or (name,)}
@@ -265,22 +184,42 @@ def output_format(path: str, option: str = "--output") -> str:
     if ending not in WRITTEN:
         raise ValueError(f"{option} must end in {', '.join('.' + known for known in WRITTEN)}, got {path}")
     if ending == "xlsx":
-        openpyxl()
+        imported("openpyxl", "xlsx", f"{option} of .xlsx")
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Rows, *, owner_only: bool = False) -> None:
+def write_row_file(path: str, row_type: type, rows: Rows) -> None:
     """Write rows as one file, whole or not at all."""
-    table, format = rows if isinstance(rows, pa.Table) else plain_table(row_type, rows), output_format(path)
+    table = rows if isinstance(rows, pa.Table) else plain_table(row_type, rows)
+    with whole_file(path) as stream:
+        write_rows(stream, row_type, [table], output_format(path))
+
+
+def write_parts(
+    impulse: bytes, parts: Iterable[Any], path: str, format: str, row_type: Any, order: Sequence[str], owner_only: bool
+) -> None:
+    """Write the file of a pipeline, and count that it is complete.
+
+    Parts are pairs of a key and an Arrow stream. Where rows have an item, the order of the keys is that of the file.
+    """
+    tables: Iterable[pa.Table] = (from_stream(data) for _, data in parts)
+    if order or shape_of(row_type).item is not None:
+        found = [from_stream(data) for _, data in sorted(parts)]
+        table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
+        tables = [sort_table(table, order) if order else table]
     with whole_file(path, owner_only=owner_only) as stream:
-        write_rows(stream, row_type, [table], format)
+        write_rows(stream, row_type, tables, format)
+    counter(COMPLETE).inc()
 
 
 def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], format: str) -> None:
     """Write tables of fields, with times in microseconds, into an open file, some thousands of rows at a time."""
     shape = shape_of(row_type)
     pieces = (each.slice(first, CHUNK_ROWS) for each in plain for first in range(0, each.num_rows, CHUNK_ROWS))
-    write_tables(stream, row_type.__name__, shape.schema, map(shape.written, pieces), format, shape.layout)
+    if shape.parts:
+        pieces = (shape.split(piece) for piece in pieces)
+    tables = (piece.select(shape.schema.names).cast(shape.schema) for piece in pieces)
+    write_tables(stream, row_type.__name__, shape.schema, tables, format, shape.layout)
 
 
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
@@ -352,6 +291,172 @@ def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
             raise ValueError(str(error).replace("path", option, 1)) from None
         rule = f"{option} must have {row_type.__name__} rows that privstream wrote"
         raise ValueError(f"{rule}, got {path} ({type(error).__name__})") from None
+
+
+def write_tables(
+    stream: BinaryIO, name: str, schema: pa.Schema, tables: Iterable[pa.Table], format: str, layout: Layout = PLAIN
+) -> None:
+    """Write pieces of a table, whose rows have a name, into an open file; equal rows give equal bytes.
+
+    But for workbooks, which have the time at which they were written.
+    """
+    if format == "avro":
+        _write_avro(stream, name, schema, tables)
+    elif format == "parquet":
+        with pq.ParquetWriter(stream, schema) as writer:
+            for table in tables:
+                writer.write_table(table)
+    elif format == "xlsx":
+        _write_xlsx(stream, schema, tables, layout)
+    else:
+        _write_text(stream, schema, tables, layout if format == "csv" else None)
+
+
+def _write_avro(stream: BinaryIO, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    fields = []
+    for each in schema:
+        type = AVRO_TYPES.get(each.type, MOMENT_OF_AVRO)
+        fields.append({"name": each.name, "type": ["null", type] if each.nullable else type})
+    described = {"type": "record", "name": name, "namespace": "privstream", "fields": fields}
+    marker = blake2b(json.dumps(described).encode(), digest_size=16).digest()  # a random one is the custom
+    records = (record for table in tables for record in in_micros(table).to_pylist())
+    fastavro.writer(stream, described, records, codec="deflate", sync_marker=marker)
+
+
+def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout | None) -> None:
+    """Write a line for each row: an object with times in UTC; or, with a layout, cells of CSV below a header."""
+    cell: Callable[[Any], str] = json_text
+    if layout is None:
+        line = "{" + ", ".join(f"{json_text(name).replace('%', '%%')}: %s" for name in schema.names) + "}\n"
+    else:
+        line, cell = layout.delimiter.join(["%s"] * len(schema)) + "\n", layout.cell
+        stream.write((line % (*map(cell, schema.names),)).encode())
+    for table in tables:
+        texts = [_mapped(column, layout or PLAIN, cell) for column in table.columns]
+        stream.write("".join([line % row for row in zip(*texts, strict=True)]).encode())
+
+
+def _mapped(column: pa.ChunkedArray, layout: Layout, cell: Callable[[Any], Any]) -> list[Any]:
+    """Return what is written for the values of a column, made once for those that are the same."""
+    say: Callable[[Any], Any] = plain_number
+    if pa.types.is_timestamp(column.type):
+        column, say = column.cast(pa.int64()), layout.time
+    found = column.combine_chunks().dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
+    different = [cell(say(value)) for value in found.dictionary.to_pylist()]
+    return [different[place] for place in found.indices.to_pylist()]
+
+
+def json_objects(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as JSON says them: times are ISO 8601 in UTC, numbers without what binary fractions add."""
+    columns = [_mapped(column, PLAIN, lambda value: value) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+SHEET_ROWS, LONGEST_CELL = 1_000_000, 32_767  # more rows go into further sheets
+HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
+"""What XML has no room for, and what looks like one that is written out."""
+
+SHOWN = re.compile(r"_x([0-9A-Fa-f]{4})_")
+CLOCK = 'yyyy-mm-dd hh:mm:ss "{}"'
+"""How a time is shown: a date of Excel has no zone, so its form says how far it is from UTC."""
+
+
+def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout) -> None:
+    """Write a workbook whose times are dates by the clocks of the layout; no text of it is a formula."""
+    library, clocks = importlib.import_module("openpyxl"), Clocks(layout.zone)
+    book = library.Workbook(write_only=True)
+
+    def cell(value: Any, *, is_time: bool = False) -> Any:
+        made = library.cell.WriteOnlyCell(sheet)
+        if is_time:
+            local = clocks.local(value)
+            made.value, made.number_format = local.replace(tzinfo=None), CLOCK.format(local.isoformat()[-6:])
+        elif isinstance(value, str):
+            made.value = HIDDEN.sub(lambda found: f"_x{ord(found[0]):04X}_", value)[:LONGEST_CELL]
+            made.data_type = "s"  # also where it begins with an equals sign
+        else:
+            made.value = plain_number(value)
+        return made
+
+    times = [pa.types.is_timestamp(type) for type in schema.types]
+    table = in_micros(pa.concat_tables([schema.empty_table(), *tables]))
+    for first in range(0, table.num_rows or 1, SHEET_ROWS):
+        sheet = book.create_sheet()
+        sheet.append([cell(name) for name in schema.names])
+        for row in zip(*table.slice(first, SHEET_ROWS).to_pydict().values(), strict=True):
+            sheet.append([cell(value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
+    book.save(stream)
+
+
+def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
+    """Read the columns that `write_tables` wrote, of which the first one is called `first`.
+
+    Raises:
+        ValueError: there are too many rows; or the last line has no end: the file was cut short.
+    """
+    names: Iterable[str]
+    rows: Iterator[Any]
+    if format == "parquet":
+        file = pq.ParquetFile(stream)
+        _check_number(file.metadata.num_rows)
+        table = file.read()
+        return dict(zip(table.column_names, table.columns, strict=True))
+    if format == "avro":
+        reader: Any = fastavro.reader(stream)
+        names, rows = [each["name"] for each in reader.writer_schema["fields"]], map(dict.values, reader)
+    elif format == "xlsx":
+        names = next(rows := _rows_of(stream))
+    else:
+        data = stream.read()
+        if not data.endswith(b"\n") and (data or format == "csv"):
+            raise ValueError("the last line must have its end: the file was cut short, or is being written")
+        if format == "jsonl":
+            objects = [json.loads(line) for line in data.split(b"\n")[:-1]]
+            names = [*objects[0]] if objects else []
+            rows = ([row[name] for name in names] for row in objects)
+        else:
+            text = data.decode()
+            found = re.match(rf'"?{re.escape(first)}"?(.)', text)  # what follows the first name
+            delimiter = found[1] if found else COMMA
+            names = next(rows := csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    some = [*islice(rows, MOST_ROWS + 1)]
+    _check_number(len(some))
+    return dict(zip(names, zip(*some, strict=True), strict=True)) if some else dict.fromkeys(names, ())
+
+
+def _check_number(rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
+
+
+def _rows_of(stream: BinaryIO) -> Iterator[list[Any]]:
+    book = importlib.import_module("openpyxl").load_workbook(io.BytesIO(stream.read()), read_only=True)
+    for number, sheet in enumerate(book.worksheets):
+        for row in islice(sheet.iter_rows(), int(number > 0), None):
+            yield [_of_cell(cell) for cell in row]
+
+
+def _of_cell(cell: Any) -> Any:
+    if isinstance(cell.value, str):
+        return SHOWN.sub(lambda found: chr(int(found[1], 16)), cell.value)
+    if isinstance(cell.value, datetime):
+        offset = datetime.strptime(cell.number_format[-7:-1], "%z").tzinfo
+        micros = (cell.value.replace(tzinfo=offset) - EPOCH) // timedelta(microseconds=1)
+        return EPOCH + timedelta(microseconds=round(micros / MILLISECOND) * MILLISECOND)  # days have fractions there
+    return cell.value
+
+
+def restored(values: Any, kind: pa.DataType, format: str) -> Any:
+    """Give a column back its type, which CSV does not have, nor JSON for times."""
+    if isinstance(values, pa.ChunkedArray):
+        return values.cast(kind)
+    if kind == pa.string():
+        return pa.array([value or "" for value in values] if format == "xlsx" else values, kind)
+    if format == "csv":  # no number has a comma but before its decimals
+        values = [value.replace(",", ".") or None for value in values]
+    if format == "csv" or (format == "jsonl" and kind == MOMENT):
+        return pa.array(values, pa.string()).cast(kind)
+    return pa.array(values, kind)
 
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")

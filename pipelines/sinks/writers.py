@@ -33,21 +33,19 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import END
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
-    check_destination,
+    EPOCH,
+    json_objects,
     output_format,
     plain_table,
     read_table,
     shape_of,
     sort_table,
-    whole_file,
-    write_once,
-    write_row_file,
+    write_parts,
     write_rows,
 )
-from privstream.pipelines.sinks.row_formats import EPOCH, json_objects
-from privstream.pipelines.stores import exists, join, scheme_of
+from privstream.pipelines.stores import check_destination, exists, join, scheme_of, write_once
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.batches import from_stream, to_stream
+from privstream.transforms.batches import to_stream
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import ENDED
@@ -80,10 +78,11 @@ class WriteRows(beam.PTransform[Any, Any]):
         tables: bool = False,
     ) -> None:
         super().__init__()
-        self.path, self.row_type, self.tables = path, row_type, tables
-        self.format = output_format(path, option)
+        self.row_type, self.tables = row_type, tables
+        format = output_format(path, option)
         check_destination(path, option)
-        self.write = partial(_write, path=path, row_type=row_type, order=tuple(order), owner_only=owner_only)
+        self.arguments: dict[str, Any] = {"path": path, "format": format, "row_type": row_type}
+        self.arguments |= {"order": tuple(order), "owner_only": owner_only}
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -99,21 +98,11 @@ class WriteRows(beam.PTransform[Any, Any]):
                 | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
                 | "Encoded" >> beam.Map(encoded).with_output_types(tuple[bytes, bytes])
             )
-        return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
-
-
-def _write(
-    impulse: bytes, parts: Iterable[Any], *, path: str, row_type: Any, order: tuple[str, ...], owner_only: bool
-) -> None:
-    """Write the file; count that it is complete."""
-    if order or shape_of(row_type).item is not None:
-        found = [from_stream(data) for _, data in sorted(parts)]
-        table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
-        write_row_file(path, row_type, sort_table(table, order), owner_only=owner_only)
-    else:
-        with whole_file(path, owner_only=owner_only) as stream:
-            write_rows(stream, row_type, (from_stream(data) for _, data in parts), output_format(path))
-    counter(COMPLETE).inc()
+        return (
+            rows.pipeline
+            | "Once" >> beam.Impulse()
+            | "Write file" >> beam.Map(write_parts, AsIter(rows), **self.arguments)
+        )
 
 
 class WriteWindowFiles(beam.PTransform[Any, Any]):
@@ -284,7 +273,7 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
     def __init__(self, folder: str, *, seconds: float = 60, most: int = 5000) -> None:
         super().__init__()
         self.folder, self.seconds, self.most = folder, seconds, most
-        check_folder(folder, "--dead_letter")
+        check_folder(folder, "dead_letter")
 
     @override
     def expand(self, letters: Any) -> Any:

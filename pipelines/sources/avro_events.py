@@ -5,23 +5,23 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from decimal import Context, Decimal
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, BinaryIO
 
 import fastavro
 import pyarrow as pa
 from fastavro._read import BLOCK_READERS
-from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, numbered, opened_as
+from privstream.pipelines.sources.formats import PLAIN, RawEvents, TextForm, UnfitError, numbered
 from privstream.transforms.reading.fields import column_of
 
 BLOCK_BYTES = 1 << 24  # a block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB
 GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
 """So much is decoded at once: blocks of so many bytes together, as they stand in the file, or so many records."""
 
+RULE = "is not an Avro file, or is damaged or cut short"
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)
 
 
@@ -123,27 +123,25 @@ def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.
     return found, takes_bytes
 
 
-def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
+def schema(stream: BinaryIO, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
-    with _opened(path) as (found, _):
-        return found
+    return _blocks(stream)[0]
 
 
-def check(path: str, form: TextForm = PLAIN) -> None:
+def check(stream: BinaryIO, form: TextForm = PLAIN) -> None:
     """Refuse a file with a block that is cut short, or cannot be decompressed."""
-    with _opened(path) as (_, blocks):
-        for _ in blocks:
-            pass
+    for _ in _blocks(stream)[1]:
+        pass
 
 
-def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
+def read(stream: BinaryIO, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
     """Read some fields; a file that is damaged, or ends within a block, is refused."""
-    with _opened(path) as (types, blocks):
-        first = 1
-        for rows in _groups(blocks):
-            columns = {name: _column(types.field(name).type, list(map(itemgetter(name), rows))) for name in fields}
-            yield numbered(columns, "record", range(first, first + len(rows)))
-            first += len(rows)
+    types, blocks = _blocks(stream)
+    first = 1
+    for rows in _groups(blocks):
+        columns = {name: _column(types.field(name).type, list(map(itemgetter(name), rows))) for name in fields}
+        yield numbered(columns, "record", range(first, first + len(rows)))
+        first += len(rows)
 
 
 def _groups(blocks: Iterator[Any]) -> Iterator[list[Any]]:
@@ -163,22 +161,20 @@ def _groups(blocks: Iterator[Any]) -> Iterator[list[Any]]:
         yield held
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
-    """Give the types of a file's fields, and its blocks."""
-    with opened_as(path, "is not an Avro file, or is damaged or cut short") as stream:
-        blocks = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
-        if blocks.codec not in CODECS:
-            raise UnfitError(f"codec {blocks.codec} is not read, only {', '.join(CODECS)}")
-        written: Any = blocks.writer_schema
-        if not isinstance(written, dict) or written.get("type") != "record":
-            raise UnfitError("it must have records")
-        named: dict[str, tuple[pa.DataType, bool]] = {}
-        kinds = {field["name"]: _kind_of(field["type"], named) for field in written["fields"]}
-        if not any(takes_bytes for _, takes_bytes in kinds.values()):
-            raise UnfitError("its records must have fields that take bytes")
-        _drop_logical_types(written)
-        yield pa.schema([(name, kind) for name, (kind, _) in kinds.items()]), blocks
+def _blocks(stream: BinaryIO) -> tuple[pa.Schema, Iterator[Any]]:
+    """Return the types of a file's fields, and its blocks."""
+    blocks = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
+    if blocks.codec not in CODECS:
+        raise UnfitError(f"codec {blocks.codec} is not read, only {', '.join(CODECS)}")
+    written: Any = blocks.writer_schema
+    if not isinstance(written, dict) or written.get("type") != "record":
+        raise UnfitError("it must have records")
+    named: dict[str, tuple[pa.DataType, bool]] = {}
+    kinds = {field["name"]: _kind_of(field["type"], named) for field in written["fields"]}
+    if not any(takes_bytes for _, takes_bytes in kinds.values()):
+        raise UnfitError("its records must have fields that take bytes")
+    _drop_logical_types(written)
+    return pa.schema([(name, kind) for name, (kind, _) in kinds.items()]), blocks
 
 
 def _drop_logical_types(kind: Any) -> None:

@@ -13,15 +13,23 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, RawEvents, TextForm
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
-from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, read_pieces
+from privstream.pipelines.sources.formats import (
+    BYTE_ORDER_MARK,
+    PLAIN,
+    TEXT_RULE,
+    Damage,
+    RawEvents,
+    TextForm,
+    UnfitError,
+    read_pieces,
+)
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import quote
 
@@ -33,6 +41,7 @@ MAX_RECORD_BYTES = 1 << 26
 MANY_LINES = 20  # records of more lines are counted: a quote that is no quotation mark may have made one of many
 NOT_CLOSED = "the quote that opens a field of the record on line {} is not closed; --quote none if quotes are text"
 NO_RETURN = "record must have a line feed behind each carriage return outside of quotes"
+RULE = TEXT_RULE
 
 
 class Header(NamedTuple):
@@ -41,19 +50,8 @@ class Header(NamedTuple):
     names: list[str]
     delimiter: bytes
     quote: bool
-
-    @property
-    def field(self) -> re.Pattern[bytes]:
-        """What finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
-        return re.compile(rb'(?:^|(?<=[\n%s]))"(?:[^"]++|"")*+"?' % re.escape(self.delimiter))
-
-    def quoted(self, text: bytes) -> Iterator[re.Match[bytes]]:
-        """Find quoted fields."""
-        return self.field.finditer(text) if self.quote and b'"' in text else iter(())
-
-    def outside(self, text: bytes) -> bytes:
-        """Return what is not in quoted fields."""
-        return self.field.sub(b"", text) if self.quote else text
+    quoted: re.Pattern[bytes]
+    """What finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
 
 
 class Records(NamedTuple):
@@ -84,46 +82,61 @@ class Records(NamedTuple):
         return (Damage(code, rule, self.position(row), self.record(row)) for row in wrong), others
 
 
-def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
+def schema(stream: BinaryIO, form: TextForm = PLAIN) -> pa.Schema | None:
     """Return the header's fields, all of them text; None if the file is empty."""
-    found = _header(read_pieces(path, form.encoding), path, form)
+    found = _header(read_pieces(stream, form.encoding), form)
     if found is None:
         return None
     return pa.schema([(name, pa.string()) for name in found[0].names], metadata={NAMES_MAY_BE_DATA: "no header"})
 
 
-def check(path: str, form: TextForm = PLAIN) -> None:
+def check(stream: BinaryIO, form: TextForm = PLAIN) -> None:
     """Refuse text without its end, too long records, a quote that is not closed, one that makes a record of several."""
-    suspect, since = False, 0  # bytes since a line has ended
-    for piece in read_pieces(path, form.encoding):
-        since = len(piece) - 1 - piece.rindex(b"\n") if b"\n" in piece else since + len(piece)
-        suspect |= since > MAX_RECORD_BYTES // 2 or (form.quote and b'"' in piece)
-    if suspect:
-        for _ in _blocks(path, form):
-            pass
+    for _ in _blocks(read_pieces(stream, form.encoding), form):
+        pass
 
 
-def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
+def read(
+    stream: BinaryIO, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
+) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line."""
-    for records, header in _blocks(path, form):
-        yield from _parse(records, header, fields)
+    for block, header in _blocks(read_pieces(stream, form.encoding), form):
+        records = block
+        if RETURN.search(records.text):
+            outside = (header.quoted.sub(b"", records.bytes_of(row)) for row in range(len(records.ends)))
+            bare = [row for row, text in enumerate(outside) if RETURN.search(text)]
+            damages, records = records.split(bare, "carriage_return", NO_RETURN)
+            yield from damages
+        try:
+            table = _table(records.text, header, fields)
+        except pa.ArrowInvalid:
+            rule = f"line must be one CSV record with {len(header.names)} fields"
+            damages, records = records.split(_misshapen(records.text, header), "malformed_line", rule)
+            yield from damages
+            table = _table(records.text, header, fields)
+        if table.num_rows != len(records.ends):
+            raise AssertionError("each record must be one row")
+        if table.num_rows:
+            columns = {name: table.column(name).combine_chunks() for name in fields}
+            yield RawEvents(columns, table.num_rows, records.position, records.record)
 
 
-def _blocks(path: str, form: TextForm) -> Iterator[tuple[Records, Header]]:
+def _blocks(pieces: Iterator[bytes], form: TextForm) -> Iterator[tuple[Records, Header]]:
     """Give the records of a file in their order, block by block, with its header."""
-    pieces = read_pieces(path, form.encoding)
-    if (found := _header(pieces, path, form)) is None:
+    if (found := _header(pieces, form)) is None:
         return
     (header, line, text), many, enough = found, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
-        text = _ended(text + piece, piece)
+        text += piece
+        if not piece and text and not text.endswith(b"\n"):
+            text += b"\n"
         if not text or (piece and len(text) < enough):
             continue
         feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
         ends = np.ones(len(feeds), np.bool_)
-        for quoted in header.quoted(text):
-            if b"\n" in quoted[0]:
-                ends[slice(*np.searchsorted(feeds, quoted.span()))] = False
+        for each in header.quoted.finditer(text):
+            if b"\n" in each[0]:
+                ends[slice(*np.searchsorted(feeds, each.span()))] = False
         lasts = np.flatnonzero(ends) + 1  # the line of the block that a record ends with
         feeds = feeds[ends] + 1
         if len(feeds):
@@ -132,43 +145,18 @@ def _blocks(path: str, form: TextForm) -> Iterator[tuple[Records, Header]]:
             records = Records(text[: feeds[-1]], feeds, line + lasts - counts)
             for row in np.flatnonzero(counts > 1).tolist():
                 record = records.bytes_of(row)
-                follow = (record[found.end() :][:1] for found in header.quoted(record))
+                follow = (record[each.end() :][:1] for each in header.quoted.finditer(record))
                 if any(sign not in (header.delimiter, b"\r", b"\n", b"") for sign in follow):
                     rule = "must have quotes around fields, for one makes a record of several lines"
-                    raise InputFileError(f"{path}: {records.position(row)} {rule}; --quote none if quotes are text")
+                    raise UnfitError(f"{records.position(row)} {rule}; --quote none if quotes are text")
             yield records, header
             text, line = text[feeds[-1] :], line + int(lasts[-1])
         enough = 2 * len(text)  # so that a long record is not looked through again and again
         if text and not piece:
-            raise InputFileError(f"{path}: {NOT_CLOSED.format(line)} in this file")
+            raise UnfitError(NOT_CLOSED.format(line))
         if len(text) > MAX_RECORD_BYTES:
             rule = f"a record must be at most {MAX_RECORD_BYTES >> 20} MiB, and that on line {line} is not"
-            raise InputFileError(f"{path}: {rule}: perhaps {NOT_CLOSED.format(line)} in this file")
-
-
-def _ended(text: bytes, piece: bytes) -> bytes:
-    """Return text with a line feed behind its last line, if no piece follows."""
-    return text if piece or not text or text.endswith(b"\n") else text + b"\n"
-
-
-def _parse(records: Records, header: Header, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
-    """Parse records together, but for those that break a rule."""
-    if b"\r" in records.text and RETURN.search(records.text):
-        bare = [row for row in range(len(records.ends)) if RETURN.search(header.outside(records.bytes_of(row)))]
-        damages, records = records.split(bare, "carriage_return", NO_RETURN)
-        yield from damages
-    try:
-        table = _table(records.text, header, fields)
-    except pa.ArrowInvalid:
-        rule = f"line must be one CSV record with {len(header.names)} fields"
-        damages, records = records.split(_misshapen(records.text, header), "malformed_line", rule)
-        yield from damages
-        table = _table(records.text, header, fields)
-    if table.num_rows != len(records.ends):
-        raise AssertionError("each record must be one row")
-    if table.num_rows:
-        columns = {name: table.column(name).combine_chunks() for name in fields}
-        yield RawEvents(columns, records.position, records.record)
+            raise UnfitError(f"{rule}: perhaps {NOT_CLOSED.format(line)}")
 
 
 def _table(
@@ -197,7 +185,7 @@ def _misshapen(text: bytes, header: Header) -> list[int]:
     return rows
 
 
-def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header, int, bytes] | None:
+def _header(pieces: Iterator[bytes], form: TextForm) -> tuple[Header, int, bytes] | None:
     """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is.
 
     The delimiter, if not named, is what separates all names that are asked for, or else most names. A file with nothing
@@ -207,12 +195,14 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
     while piece and len(text) < HEADER_BYTES:
         piece = next(pieces, b"")
         text += piece
-    text = _ended(text.removeprefix(BYTE_ORDER_MARK), piece)
+    text = text.removeprefix(BYTE_ORDER_MARK)
+    if not piece and text and not text.endswith(b"\n"):
+        text += b"\n"
     blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
     line, text = 1 + text.count(b"\n", 0, blank), text[blank:]
     if not text and not piece:
         return None
-    found: list[tuple[Header, int]] = []
+    found: list[tuple[list[str], bytes, int]] = []
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE
     shown = text.decode("utf-8", "surrogateescape")
     for delimiter in [form.delimiter] if form.delimiter else DELIMITERS:
@@ -223,24 +213,27 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
             "".join(names).encode()
             whole = reader.line_num <= text.count(b"\n")
             if whole and (len(names) > 1 or delimiter in (COMMA, form.delimiter)):
-                found.append((Header(names, delimiter, form.quote), reader.line_num))
-    fitting = [each for each in found if set(form.names) <= set(each[0].names)]
+                found.append((names, delimiter, reader.line_num))
+    fitting = [each for each in found if set(form.names) <= set(each[0])]
     if not found:
-        raise _no_header(path, form, text[: text.find(b"\n") + 1] or text)
+        raise UnfitError(f"its first line must {_rule_of_header(form, text)}")
     if form.names and len(fitting) > 1:
-        raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
-    header, count = max(fitting or found, key=lambda each: len(each[0].names))
+        raise UnfitError("--delimiter must be given, for its first line can be read in several ways")
+    names, delimiter, count = max(fitting or found, key=lambda each: len(each[0]))
+    # A quote first, so that all else is passed over fast; then that nothing, a line feed or a delimiter is before it.
+    quoted = rb'"(?<![^\n%s]")(?:[^"]++|"")*+"?' % re.escape(delimiter) if form.quote else rb'"(?!)'
+    header = Header(names, delimiter, form.quote, re.compile(quoted))
     return header, line + count, text.split(b"\n", count)[-1]
 
 
-def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:
-    """Word the error of a file whose first line is no header."""
-    rule = "be a CSV header, with each quote closed"
-    if RETURN.search(text):
-        rule = "end with a line feed: it has a carriage return without one; write the file with line feeds"
+def _rule_of_header(form: TextForm, text: bytes) -> str:
+    """Word which rule the first line of a text breaks, which is no header."""
+    text = text[: text.find(b"\n") + 1] or text
     try:
         text.decode()
     except UnicodeDecodeError:
         how = "end its name in .gz" if text[:2] == b"\x1f\x8b" else "name its encoding, as in --encoding windows-1252"
-        rule = f"be text in {form.encoding.upper()}, and is not: {how}"
-    return InputFileError(f"{path}: the first line must {rule}")
+        return f"be text in {form.encoding.upper()}, and is not: {how}"
+    if RETURN.search(text):
+        return "end with a line feed: it has a carriage return without one; write the file with line feeds"
+    return "be a CSV header, with each quote closed"

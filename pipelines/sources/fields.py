@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 from privstream.mechanisms.checks import positive
-from privstream.pipelines.sources.event_files import UTF_8, TextForm
-from privstream.pipelines.sources.text_lines import encoding_of
+from privstream.pipelines.sources.formats import UTF_8, TextForm, encoding_of
 from privstream.transforms.reading.domain import Spelling, column_names
-from privstream.transforms.reading.fields import NUMBER, OPTIONAL, TEXT, UNREAD, BrokenRuleError, EventFields, is_number
+from privstream.transforms.reading.fields import (
+    NUMBER,
+    NUMBERS,
+    OPTIONAL,
+    TEXT,
+    UNREAD,
+    BrokenRuleError,
+    EventFields,
+    kind_of,
+)
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import FieldNames, of_kind, read_column
 from privstream.transforms.reading.times import TimeForm, check_form, has_zone, zone_clock
@@ -63,7 +72,7 @@ class FieldMapping:
         mark = self.delimiter or ","
         if len(mark) > 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n \0':
             raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {mark!r}")
-        _ = self.text  # once, before the fields go to workers
+        encoding_of(self.encoding)
         if self.time_zone is not None:
             zone_clock(self.time_zone)
         if self.time_format is None:
@@ -94,12 +103,6 @@ class FieldMapping:
             where=None if self.where is None else Filter(self.where),
         )
 
-    @cached_property
-    def text(self) -> TextForm:
-        """How files of text are written."""
-        mark = None if self.delimiter is None else self.delimiter.encode()
-        return TextForm(encoding_of(self.encoding), mark, self.names, quote=self.quote == "double")
-
     @property
     def several(self) -> tuple[str, ...]:
         """The names of the fields with the item, if there are several."""
@@ -110,11 +113,6 @@ class FieldMapping:
         """The fields to be read from a file."""
         read = [name for those in self.form.read(self.reads).values() for name in those]
         return tuple(dict.fromkeys([*read, *(self.form.where.kinds if self.form.where else ())]))
-
-    @property
-    def questions(self) -> tuple[tuple[str, FieldMapping], ...]:
-        """The only question that reads them, without a name."""
-        return (("", self),)
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types, as its producer states them, can be used.
@@ -129,7 +127,7 @@ class FieldMapping:
         for name, content in contents.items():
             column = _empty(name, f"--{content}", schema, source)
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-            if content == "time" and is_number(kind) and self.time_unit is None:
+            if content == "time" and kind_of(kind) in NUMBERS and self.time_unit is None:
                 rule = "--time-unit must be one of s, ms, us, ns"
                 raise ValueError(f"{rule}: field `{name}` of {source} has plain numbers")
             local = (types.is_timestamp(kind) and kind.tz is None) or types.is_date(kind)
@@ -149,15 +147,24 @@ class FieldMapping:
 
 
 @dataclass(frozen=True)
-class SharedFields:
-    """What several questions, by name, read of the same records; how these are written is the same for all of them."""
+class Readings:
+    """What questions read of the same records; how these are written is the same for all of them."""
 
     questions: tuple[tuple[str, FieldMapping], ...]
+    """Names, and what they read; where all read the same, one without a name."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, FieldMapping]) -> Readings:
+        """Return what questions read, by their names."""
+        distinct = set(fields.values())
+        return cls((("", distinct.pop()),) if len(distinct) == 1 else tuple(fields.items()))
 
     @cached_property
     def text(self) -> TextForm:
         """How files of text are written."""
-        return self.questions[0][1].text._replace(names=self.names)
+        one = self.questions[0][1]
+        mark = None if one.delimiter is None else one.delimiter.encode()
+        return TextForm(encoding_of(one.encoding), mark, self.names, quote=one.quote == "double")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -165,15 +172,12 @@ class SharedFields:
         return tuple(dict.fromkeys(name for _, fields in self.questions for name in fields.names))
 
     def check(self, schema: pa.Schema, source: str) -> None:
-        """Check that a file has the fields of all questions; an error begins with the name of the question."""
+        """Check that a file has the fields of all questions; an error begins with the name of the question, if any."""
         for name, fields in self.questions:
             try:
                 fields.check(schema, source)
             except (ValueError, TypeError) as error:
-                raise type(error)(f"{name}: {error}") from None
-
-
-AnyFields = FieldMapping | SharedFields
+                raise type(error)(f"{name}: {error}" if name else str(error)) from None
 
 
 def _empty(name: str, option: str, schema: pa.Schema, source: str) -> pa.Array:

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import DATABASE, POSTGRESQL
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.fields import AnyFields
-from privstream.transforms.reading.fields import is_text
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.sources.formats import InputFileError
+from privstream.pipelines.stores import imported
+from privstream.transforms.reading.fields import TEXT, kind_of
 
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
 MOST_SECONDS = (1 << 63) // 1000 - 1
@@ -57,7 +58,7 @@ def _created(path: str) -> BinaryIO:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column as one chunk, with text written out where it is a dictionary or a view."""
     kind = column.type
-    if is_text(kind):
+    if kind_of(kind) == TEXT:
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         plain = pa.large_string() if value in (pa.string(), pa.large_string(), pa.string_view()) else pa.large_binary()
         if pa.types.is_dictionary(kind):  # Arrow does not cast those of views
@@ -71,7 +72,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([column.combine_chunks()], column.type)
 
 
-def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
+def save_rows(input: str, query: str, fields: Readings, path: str) -> None:
     """Write the columns of a SELECT's rows that are read, as texts in their order, as CSV for its owner alone.
 
     The input is `postgresql://user@host:port/database`, or a file of DuckDB.
@@ -84,22 +85,15 @@ def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
         (_of_postgresql if input.startswith(POSTGRESQL) else _of_duckdb)(input, query, fields, stream)
 
 
-def _texts(fields: AnyFields, names: Sequence[str]) -> str:
+def _texts(fields: Readings, names: Sequence[str]) -> str:
     """Return what to select of a query with some columns: those that are read, as texts."""
     fields.check(pa.schema([(name, pa.string()) for name in names]), "the query")
     quoted = ['"' + name.replace('"', '""') + '"' for name in fields.names]
     return ", ".join(f"CAST({name} AS varchar) AS {name}" for name in quoted)
 
 
-def _imported(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ValueError(f"--input of a database needs an extra: pip install 'privstream[{extra}]'") from None
-
-
-def _of_duckdb(path: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
-    duckdb = _imported("duckdb", "duckdb")
+def _of_duckdb(path: str, query: str, fields: Readings, stream: BinaryIO) -> None:
+    duckdb = imported("duckdb", "duckdb", "--input of a database")
     if not os.path.isfile(path):
         raise InputFileError(f"--input must be a file of DuckDB that exists, got {path}")
     asked = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException)
@@ -131,10 +125,10 @@ ABOUT_THE_QUERY = (*WHATEVER_ROWS_HAVE, "28", "3D", "42")
 ROWS_AS_CSV = "COPY (SELECT {} FROM ({}\n) AS asked) TO STDOUT (FORMAT csv, HEADER, FORCE_QUOTE *, ENCODING 'UTF8')"
 
 
-def _of_postgresql(url: str, query: str, fields: AnyFields, stream: BinaryIO) -> None:
+def _of_postgresql(url: str, query: str, fields: Readings, stream: BinaryIO) -> None:
     """Write the rows of a query, which can change nothing."""
-    server = _imported("privstream.pipelines.postgresql", "postgresql")
-    psycopg = _imported("psycopg", "postgresql")
+    server = imported("privstream.pipelines.postgresql", "postgresql", "--input of a database")
+    psycopg = importlib.import_module("psycopg")
     where, rule = server.parse_url(url, "--input", DATABASE)[0], "--input must be a database that answers"
     told: tuple[str, ...] = ABOUT_THE_QUERY
     try:

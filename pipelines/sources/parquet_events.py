@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from privstream.pipelines.sources.event_files import PLAIN, RawEvents, TextForm, UnfitError, numbered, opened_as
+from privstream.pipelines.sources.formats import PLAIN, RawEvents, TextForm, UnfitError, numbered
 from privstream.transforms.reading.fields import cut_by_text, unchecked_text
 
 BATCH_ROWS = 1 << 18
@@ -26,35 +26,29 @@ SIGNATURE_BYTES = 28  # of a footer that can be read although columns are encryp
 RULE = "is not a Parquet file, or is damaged"
 
 
-def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
+def schema(stream: BinaryIO, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
-    with opened_as(path, RULE) as stream:
-        stored_types(stream)
-        return pq.read_schema(stream)
+    stored_types(stream)
+    return pq.read_schema(stream)
 
 
-def check(path: str, form: TextForm = PLAIN) -> None:
-    """Refuse a file whose footer cannot be read."""
-    schema(path)
+check = schema  # a damaged page is found where it is read
 
 
-def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
+def read(stream: BinaryIO, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
     """Read some columns of a row group; text in which long values may be many comes as dictionaries.
 
     A damaged file ends the run: Arrow does not distinguish it from a failing disk or network.
     """
-    with opened_as(path, RULE) as stream:
-        metadata = stored_types(stream)
-        if group >= metadata.num_row_groups:
-            raise UnfitError(f"it had {group + 1} row groups or more, and must not change meanwhile")
-        first = 1
-        for batch in _batches(stream, metadata, group, fields):
-            whole = {name: unchecked_text(batch.column(name)) for name in fields}
-            for piece in cut_by_text(whole, batch.num_rows):  # dictionaries have room to be written out
-                columns = {name: column[piece] for name, column in whole.items()}
-                numbers = range(first + piece.start, first + piece.stop)
-                yield numbered(columns, f"row group {group + 1}, row", numbers)
-            first += batch.num_rows
+    metadata = stored_types(stream)
+    first = 1
+    for batch in _batches(stream, metadata, group, fields):
+        whole = {name: unchecked_text(batch.column(name)) for name in fields}
+        for piece in cut_by_text(whole, batch.num_rows):  # dictionaries have room to be written out
+            columns = {name: column[piece] for name, column in whole.items()}
+            numbers = range(first + piece.start, first + piece.stop)
+            yield numbered(columns, f"row group {group + 1}, row", numbers)
+        first += batch.num_rows
 
 
 def _batches(
@@ -106,8 +100,7 @@ def _parsed(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(MAGIC + footer.replace(b"ARROW:schema", b"arrow:schema")))
 
 
-def row_groups(path: str) -> list[int]:
+def row_groups(stream: BinaryIO) -> list[int]:
     """Return the rows of each row group."""
-    with opened_as(path, RULE) as stream:
-        metadata = stored_types(stream)
-        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    metadata = stored_types(stream)
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]

@@ -21,7 +21,7 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.beam import FIELDS, Private
-from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.options import OptionOf, in_python, options_of
 from privstream.pipelines.sinks.row_files import shape_of, with_item_columns
@@ -29,7 +29,7 @@ from privstream.transforms.row_types import Time
 from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
-ACCOUNT = ("key", "key_variable", "run_id")
+ACCOUNT = ("key", "run_id")
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -48,7 +48,7 @@ class OnRows(beam.PTransform[Any, Any]):
     those of the configuration; `windowing` has no influence. The guarantee is logged when the pipeline is built.
 
     *Privacy*: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the
-    pipeline. So the noise key is named by its file or environment variable.
+    pipeline. So the noise key is named by its file.
     """
 
     def __init__(self, kind: type[Question], error_handling: Any = None, **config: Any) -> None:
@@ -63,9 +63,9 @@ class OnRows(beam.PTransform[Any, Any]):
             account, where = monitor.account, monitor.data.where
             run_id = account.run_id or ""  # with another condition rows are other data, with other noise
             label = run_id if where is None else json.dumps([run_id, where])
-            if account.key is None and account.key_variable is None:
+            if account.key is None:
                 _LOGGER.warning("noise key: a new random one, for this run only; key makes runs repeatable")
-            self.made = Private.of(monitor, noise_source(account.key, account.key_variable, label))
+            self.made = Private.of(monitor, noise_source(account.key, label))
         self.row_type = with_item_columns(self.made.row_type, self.made.fields.form.item)
 
     @override
@@ -93,7 +93,7 @@ def _with_times_as_text(row: Any, row_type: type) -> Row:
     return Row(**{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in values})
 
 
-KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in CLASSES}
+KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in MODELS.values()}
 """The questions by the names of their transforms."""
 
 globals().update({name: partial(OnRows, kind) for name, kind in KINDS.items()})

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from privstream.mechanisms.mechanism import NOBODY
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
-from privstream.mechanisms.sorted_runs import Charges
 
 
 class OnlyPresentItems(ThresholdMonitor):
@@ -19,7 +19,7 @@ class NobodyCharged(ThresholdMonitor):
 
     def decide(self, *given):
         hits, _, up = super().decide(*given)
-        return hits, Charges.none(), up
+        return hits, NOBODY, up
 
 
 class NoGates(ThresholdMonitor):

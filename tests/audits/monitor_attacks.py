@@ -9,9 +9,9 @@ between the worlds, computed from the laws the mechanism states: the best statis
 from dataclasses import dataclass, replace
 
 import numpy as np
+from privstream.mechanisms.mechanism import UserCounters
 from privstream.mechanisms.monitor.monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sorted_runs import UserCounters
 
 CROWD = np.uint64(1 << 40)
 INFINITE = 60.0

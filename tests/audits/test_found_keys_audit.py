@@ -16,6 +16,7 @@ from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import calibration, found_keys
 from privstream.mechanisms.keyed_counts.calibration import KeyLaw
+from privstream.mechanisms.noise.discrete import DiscreteNoise
 from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.privacy.accounting import PureDp
 
@@ -67,6 +68,8 @@ class SmallLaw:
         axes = np.meshgrid(*[self.numbers] * steps, indexing="ij")
         weights = functools.reduce(np.multiply.outer, [self.masses] * steps)
         return np.stack([axis.ravel() for axis in axes], axis=1), weights.ravel()
+
+    draw_bound = DiscreteNoise.draw_bound
 
     def draw(self, source, labels):
         vectors, _ = drawn_vectors(self)
@@ -236,7 +239,7 @@ def found_of_one_person(mechanism, keys):
     for step in range(1, steps + 1):
         numbers = np.arange(keys if first <= step < first + times else 0, dtype=np.uint64)
         given = KeyedStep(step=step, keys=numbers, counts=np.ones(len(numbers), np.int64),
-                          listed=np.zeros(len(numbers), np.int64) if mechanism.lists(step) else None)  # fmt: skip
+                          listed=np.zeros(len(numbers), np.int64) if mechanism.listed else None)  # fmt: skip
         state, _ = mechanism.step(state, given, SeededNoise(1))
     return len(state.found), times
 
@@ -277,8 +280,8 @@ def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
 class NoNoiseWithoutPeople(FoundKeys):
     """Windows in which a key has nobody have no noise."""
 
-    def _noisy(self, keys, true, first, source):
-        return np.where(true > 0, super()._noisy(keys, true, first, source), 0)
+    def _noisy(self, keys, true, first, names, source):
+        return np.where(true > 0, super()._noisy(keys, true, first, names, source), 0)
 
 
 def test_noise_that_windows_without_people_do_not_have_is_missed():

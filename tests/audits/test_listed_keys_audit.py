@@ -14,14 +14,14 @@ TESTS = 8
 class Redrawn(FoundKeys):
     """Each test has all of the probability, as if it were the only one."""
 
-    def _found_on_list(self, listed, found_at, step, source):
+    def _found_on_list(self, listed, found_at, step, names, source):
         people = self.law.people
         if step not in people.steps:
             return np.zeros(0, np.int64)
         test = people.steps.index(step)
         tested = np.flatnonzero((listed > 0) & (found_at == -1))
         noise = people.noises[test]
-        drawn = noise.draw(tested.astype(np.uint64), step, listed[tested], source.derive("again"))
+        drawn = noise.law.draw_bound(source.derive("again"), names[tested], step, listed[tested])
         tail = self.law.slack / (len(self.law.scales) + 1) / self.listed
         return tested[listed[tested] + drawn >= 2 + noise.tail_bound(1, tail)]
 

@@ -5,9 +5,9 @@ import broken_monitors as broken
 import numpy as np
 import pytest
 from monitor_attacks import Belief, Plan, constant, simulate
+from privstream.mechanisms.mechanism import UserCounters
 from privstream.mechanisms.monitor.monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sorted_runs import UserCounters
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from privstream.mechanisms.keyed_counts import keyed_counts
 from privstream.mechanisms.keyed_counts.calibration import Bounds, calibrate
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.noise import running
+from privstream.mechanisms.noise.discrete import DiscreteNoise
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines.audit.replay import RUN, RUNS, WORST, Pair, Sent, crowd, everything
 from privstream.pipelines.model.catalogue import question
@@ -147,9 +147,9 @@ def listed_pair():
     return Pair(made("counts", "", max_contributions=160, delta=1e-3), others, own)
 
 
-def read_again(self, listed, found_at, step, source, *, right=FoundKeys._found_on_list):
-    right(self, listed, found_at, step, source.derive("again"))
-    return right(self, listed, found_at, step, source)
+def read_again(self, listed, found_at, step, names, source, *, right=FoundKeys._found_on_list):
+    right(self, listed, found_at, step, names, source.derive("again"))
+    return right(self, listed, found_at, step, names, source)
 
 
 def released_again(self, reading, sums, noise, *, right=DroppedShare.release):
@@ -174,12 +174,12 @@ def one_value_more_in_a_window(self, *, right=NumericQuantiles._limits):
     return bound, limit
 
 
-def not_bound(self, keys, steps, totals, source):
-    return self.law.draw(source, running._labels(keys, steps))
+def not_bound(self, source, keys, steps, totals):
+    return self.draw(source, np.stack([keys, np.broadcast_to(np.uint64(steps), keys.shape)], axis=1))
 
 
-def without_keys(keys, low, *, right=running._labels):
-    return right(np.zeros_like(keys), low)
+def without_keys(self, source, keys, steps, totals, *, right=DiscreteNoise.draw_bound):
+    return right(self, source, np.zeros_like(keys), steps, totals)
 
 
 def worst(word, name, **changes):
@@ -228,7 +228,7 @@ BROKEN = {
         worst("counts", "sums of values"),
     ),
     "noise is not bound to totals": (
-        *(running.IndependentNoise, "draw", not_bound),
+        *(DiscreteNoise, "draw_bound", not_bound),
         worst("counts", "public items"),
     ),
     "what a person drops is clipped in each window": (
@@ -241,7 +241,10 @@ BROKEN = {
         *(Bounds, "of_counts", property(lambda self: 1.0)),
         worst("counts", "public items"),
     ),
-    "the noise of a key forgets the key": (running, "_labels", without_keys, worst("counts", "public items")),
+    "the noise of a key forgets the key": (
+        *(DiscreteNoise, "draw_bound", without_keys),
+        worst("counts", "public items"),
+    ),
 }
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from laws import cdf, survival
 from privstream.mechanisms import SeededNoise
+from privstream.mechanisms.mechanism import NOBODY, UserCounters
 from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, Holdings, ThresholdMonitor
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200
@@ -39,7 +39,7 @@ class FreeEndings(Steered):
 
     def decide(self, counters, holdings, noise, up):
         rows, charges, after = super().decide(counters, holdings, noise, up)
-        return rows, charges if np.any(rows.status == STARTED) else Charges.none(), after
+        return rows, charges if np.any(rows.status == STARTED) else NOBODY, after
 
 
 def made(kind=Steered, **changes):

@@ -77,24 +77,24 @@ def spend(dataset: str | None, epsilon: str) -> int:
 def test_e3_fit_takes_the_data_set_of_runs(capsys) -> None:
     assert spend(None, "1") == 0
     capsys.readouterr()
-    assert cli.main(["budget", "fit", "--key", "key", "--epsilon", "1", "--limit", "3,1e-5"]) == 0
+    assert cli.main(["budget", "fit", "--ledger", "key.ledger.jsonl", "--epsilon", "1", "--limit", "3,1e-5"]) == 0
     assert "2 runs fit" in capsys.readouterr().out
 
 
 def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
     assert spend(None, "1") == 0
     assert spend("shop", "1") == 2, "these data have another name"
-    assert cli.main(["budget", "rename", "--key", "key", "--to", "shop"]) == 0
-    assert cli.main(["budget", "set", "--key", "key", "--dataset", "shop", "--limit", "3,1e-5"]) == 0
+    assert cli.main(["budget", "rename", "--ledger", "key.ledger.jsonl", "--to", "shop"]) == 0
+    assert cli.main(["budget", "set", "--ledger", "key.ledger.jsonl", "--dataset", "shop", "--limit", "3,1e-5"]) == 0
     capsys.readouterr()
     assert spend("shop", "1") == 0
     assert "a repetition" in capsys.readouterr().err
     assert spend("shop", "3.2") == 2 and spend(None, "1") == 2
-    assert cli.main(["budget", "rename", "--key", "key", "--dataset", "shop", "--to", "store"]) == 0
+    assert cli.main(["budget", "rename", "--ledger", "key.ledger.jsonl", "--dataset", "shop", "--to", "store"]) == 0
     assert spend("store", "3.2") == 2 and spend("store", "2") == 0
-    assert cli.main(["budget", "rename", "--key", "key", "--dataset", "none", "--to", "store"]) == 2
-    assert cli.main(["budget", "verify", "--key", "key", "--guarantee", "rows.csv"]) == 0
+    assert cli.main(["budget", "rename", "--ledger", "key.ledger.jsonl", "--dataset", "none", "--to", "store"]) == 2
+    assert cli.main(["budget", "verify", "--ledger", "key.ledger.jsonl", "--guarantee", "rows.csv"]) == 0
     capsys.readouterr()
-    assert cli.main(["budget", "--key", "key", "--json"]) == 0
+    assert cli.main(["budget", "show", "--ledger", "key.ledger.jsonl", "--json"]) == 0
     (account,) = json.loads(capsys.readouterr().out)["datasets"]
     assert account["dataset"] == "store" and len(account["runs"]) == 2

@@ -13,9 +13,11 @@ KEY = bytes(range(100, 132)).hex()
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """Return what runs a question on events (user, item, day, value), and gives rows and the guarantee."""
-    monkeypatch.setenv("COUNTS_KEY", KEY)
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    key.chmod(0o600)
 
     def run(events, *options, name="rows"):
         source, output = tmp_path / "events.jsonl", tmp_path / f"{name}.csv"
@@ -24,7 +26,7 @@ def run(tmp_path, monkeypatch):
                 time = f"2030-01-{day + 1:02d}T10:00:00Z"
                 more = {"value": value[0]} if value else {}
                 file.write(json.dumps({"user": user, "item": item, "time": time, **more}) + "\n")
-        given = ["counts", "--input", str(source), "--output", str(output), "--key-variable", "COUNTS_KEY"]
+        given = ["counts", "--input", str(source), "--output", str(output), "--key", str(key)]
         assert main([*given, "--ledger", str(tmp_path / "l.jsonl"), "--delta", "1e-6", "--overwrite", *options]) == 0
         with output.open() as file:
             rows = list(csv.DictReader(file))

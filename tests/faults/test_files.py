@@ -188,7 +188,7 @@ def test_f13_a_closed_standard_output_is_no_failure(tmp_path, run):
         text = f"set -o pipefail; {' '.join(call)} {shell}"
         ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
         assert ended.returncode == 0 and "Traceback" not in ended.stderr and "20 of 20" in ended.stderr
-        text = f"set -o pipefail; {' '.join(call[:3])} budget --ledger l.jsonl {shell}"
+        text = f"set -o pipefail; {' '.join(call[:3])} budget show --ledger l.jsonl {shell}"
         ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (0, "")
 

@@ -34,10 +34,10 @@ FREE = ("--dead_letter letters.csv", "--workers 1", "--dataset default")
 VIEWS = {
     "counts": ("--rising 1", "--at_least 9", "--top 2", "--over 12h"),
     "heavy-hitters": ("--threshold 30",),
-    "top-k": ("--top 3",),
+    "top-k": ("--top 3", "--max_contributions 100"),
     "alerts": ("--rules higher",),
 }
-"""Options by which rows are chosen or made of what was drawn."""
+"""Options by which rows are chosen or made of what was drawn, or that say a default."""
 
 SUMS = "--over 12h"
 """Whose cells are sums of the others."""
@@ -171,7 +171,7 @@ def test_p1_top_is_one_release_or_two_that_are_charged(named: tuple[str, ...], t
     monkeypatch.chdir(tmp_path)
     events(800)
     line = f"counts --input a.csv {USUAL['counts'][0]} --key key".split()
-    assert cli.main(["budget", "set", "--key", "key", "--dataset", "default", "--limit", "2,1e-3"]) == 0
+    assert cli.main(["budget", "set", "--ledger", "key.ledger.jsonl", "--dataset", "default", "--limit", "2,1e-3"]) == 0
     assert cli.main([*line, *named, "--output", "a.jsonl"]) == 0
     capsys.readouterr()
     status = cli.main([*line, *named, "--top", "8", "--output", "b.jsonl"])

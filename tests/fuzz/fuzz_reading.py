@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import files_with
-from privstream.pipelines.sources.normalise import read_file
 from privstream.transforms.reading.fields import DeadLetter
+from raw_rows import read_events, readings
 
 CANARY = "c4n4ry"
 """Is in every record, and must be in no message."""
@@ -39,10 +37,9 @@ def check_clear(message: str) -> None:
 
 def read_path(path: Path, **fields: Any) -> Outcome:
     """Read a file or a pattern; whatever is in it, it is refused by an error that names it, or read."""
-    mapping = FieldMapping(**({"time_zone": "UTC"} | fields))
     events, letters = Counter[tuple[str, str, int]](), []
     try:
-        for found in (each for file in files_with(mapping, str(path)) for each in read_file(file, mapping)):
+        for found in read_events(path, readings(**fields)):
             if isinstance(found, DeadLetter):
                 letters.append(found.reason)
                 check_clear(found.reason)

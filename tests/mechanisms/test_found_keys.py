@@ -10,7 +10,6 @@ from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import calibration, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
-from privstream.mechanisms.noise.sources import RowNoise
 from scipy import signal, stats
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
@@ -56,7 +55,7 @@ def given(mechanism, step, rows, number=int):
         keys=np.array([number(key) for key in rows], np.uint64),
         counts=columns[:, 0].copy(),
         sums=None if mechanism.max_value is None else columns[:, 1].copy(),
-        listed=new_people(columns[:, 0]) if mechanism.lists(step) else None,
+        listed=new_people(columns[:, 0]) if mechanism.listed else None,
     )
 
 
@@ -224,7 +223,7 @@ def test_listed_people_are_given_until_the_last_test():
     with pytest.raises(ValueError, match="listed must be given if there"):
         alone.step(alone.initial_state(), replace(given(mechanism, 1, one), listed=np.array([1])), SeededNoise(1))
     with pytest.raises(ValueError, match="listed must be from 0 to counts"):
-        replace(given(mechanism, 4, one), listed=np.array([6]))
+        mechanism.step(state, replace(given(mechanism, 2, one), listed=np.array([6])), SeededNoise(1))
 
 
 @pytest.fixture
@@ -265,9 +264,8 @@ class Table:
 
     def step(self, step, rows):
         self.names += [key for key in rows if key not in self.names]
-        noise = RowNoise(self.noise, np.array(self.names, np.uint64))
-        one = given(self.mechanism, step, rows, self.names.index)
-        self.state, found = self.mechanism.step(self.state, one, noise)
+        one = replace(given(self.mechanism, step, rows, self.names.index), names=np.array(self.names, np.uint64))
+        self.state, found = self.mechanism.step(self.state, one, self.noise)
         return {(at, self.names[number]): values for (at, number), values in rows_of(found).items()}
 
     def compact(self):

@@ -221,6 +221,32 @@ def test_snapshots_shards_and_gaps_change_nothing(fields):
     assert plain(row for row in every if row.step not in (4, 5)) == plain(whole)
 
 
+@pytest.mark.parametrize("fields", OVER)
+def test_noise_is_that_of_names_whatever_the_numbers_are(fields):
+    mechanism = made(**fields)
+    inputs, names = steps_of(mechanism, 40), np.arange(40, dtype=np.uint64)[::-1].copy()
+    turned = [replace(one, keys=names[one.keys], names=names) for one in inputs]
+    _, rows = run(mechanism, start(mechanism, 40), inputs)
+    _, others = run(mechanism, start(mechanism, 40), turned)
+    for row, other in zip(rows, others, strict=True):
+        by_name = dict(zip(names[other.keys].tolist(), other.counts.tolist(), strict=True))
+        assert by_name == dict(zip(row.keys.tolist(), row.counts.tolist(), strict=True))
+
+
+def test_columns_that_cannot_be_right_are_refused():
+    mechanism, right = made(), given(1, [3, 4])
+    for changes, error, rule in (
+        ({"keys": np.array([5, 5], np.uint64)}, ValueError, "keys must be distinct"),
+        ({"counts": np.array([3])}, TypeError, "counts must be an array of int64, one for each key"),
+        ({"keys": np.array([0, 1])}, TypeError, "keys must be an array of uint64"),
+        ({"counts": np.array([3, -1])}, ValueError, "counts must be from 0 to"),
+        ({"names": np.array([7], np.uint64)}, ValueError, "names must be"),
+        ({"names": np.array([7, 8])}, ValueError, "names must be"),
+    ):
+        with pytest.raises(error, match=rule):
+            mechanism.step(mechanism.initial_state(), replace(right, **changes), SeededNoise(1))
+
+
 def test_sums_over_windows_have_the_noise_of_all_of_them():
     """They are a view: what is drawn is that of single windows, whatever sums are asked for."""
     single, summed = (made(over=over, horizon=9, public_keys=True) for over in ("window", 3))
@@ -293,6 +319,6 @@ def test_sums_that_do_not_fit_are_refused_and_never_wrap(waiting):
     state, _ = mechanism.step(state, KeyedStep(step=2, **came), SeededNoise(1))
     with pytest.raises(ValueError, match="a key must have at most 67,108,864 contributions"):
         mechanism.step(state, KeyedStep(step=3, **came), SeededNoise(1))
-    with pytest.raises(ValueError, match="a key must have at most 67,108,864 contributions"):
+    with pytest.raises(ValueError, match="counts must be from 0 to 67,108,864"):
         wrapped = came | {"counts": counts * 3}
         mechanism.step(mechanism.initial_state(), KeyedStep(step=1, **wrapped), SeededNoise(1))

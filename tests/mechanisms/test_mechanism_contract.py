@@ -42,6 +42,7 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.mechanisms.privacy.guarantee import (
     GIVEN_NUMBERS,
     KEYED_NOISE,
@@ -49,7 +50,6 @@ from privstream.mechanisms.privacy.guarantee import (
     guarantee_record,
     read_guarantee,
 )
-from privstream.mechanisms.snapshots import pack, unpack
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
 

@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
-from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise, RowNoise, SeededNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise, SeededNoise
 from scipy import stats
 
 SECRET = b"test key, 24 bytes long."
@@ -131,7 +130,7 @@ def test_a_key_that_cannot_be_random_is_refused(tmp_path, monkeypatch, key):
     with pytest.raises(ValueError, match=f"secret_key {rule}") as caught:
         KeyedNoise(key)
     assert key.decode() not in repr(caught.value)
-    with pytest.raises(ValueError, match=f"noise_key_file {rule}"):
+    with pytest.raises(ValueError, match=f"key {rule}"):
         KeyedNoise.from_file(path)
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", "k" * 16)
     with pytest.raises(ValueError, match=f"environment variable PRIVSTREAM_TEST_KEY {rule}"):
@@ -256,21 +255,3 @@ def test_hash_is_the_scalar_definition(strings, prefix):
 def test_hash_tells_padding_from_data():
     strings = [b"a" + b"\0" * zeros for zeros in range(80)]
     assert len(set(PrfNoise(KEY).hash_bytes(*arrow(strings)).tolist())) == 80
-
-
-KEYS = st.lists(words, max_size=12)
-
-
-@given(KEYS, st.data())
-def test_each_row_has_the_noise_of_its_key(keys, data):
-    rows = np.array(data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=15)) if keys else [], np.uint64)
-    values, low = np.arange(len(rows)), np.full(len(rows), data.draw(words), np.uint64)
-    alone = NOISE.derive("x", 3)
-    noise = RowNoise(NOISE, np.array(keys, np.uint64)).derive("x", 3)
-    own = np.stack([np.array([keys[row] for row in rows.tolist()], np.uint64), low], axis=1)
-    of_rows = np.stack([rows, low], axis=1)
-    assert noise.words(of_rows, 2).tolist() == alone.words(own, 2).tolist()
-    bound, expected = noise.bind(noise.bind(of_rows, values), -values), alone.bind(alone.bind(own, values), -values)
-    assert noise.words(bound).tolist() == alone.words(expected).tolist()
-    for law in (DiscreteGaussian(5.0), DiscreteGaussian(5000.0), DiscreteLaplace(30000.0), DiscreteGaussian(1e6)):
-        assert law.draw(noise, bound).tolist() == law.draw(alone, expected).tolist()

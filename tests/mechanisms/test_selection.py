@@ -23,7 +23,7 @@ from privstream.mechanisms.selection.top_k import (
     gaps_between,
     truncated_logistic,
 )
-from privstream.mechanisms.views.counts import ratio_bounds
+from privstream.mechanisms.views.tables import ratio_bounds
 from scipy import stats
 
 NUMBERS = st.floats(-1e6, 1e6)

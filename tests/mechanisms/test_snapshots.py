@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.mechanism import pack, unpack
 
 values = st.one_of(
     st.integers(),

@@ -20,6 +20,7 @@ from item_streams import (
     streams,
 )
 from laws import cdf
+from privstream.mechanisms.mechanism import UserCounters
 from privstream.mechanisms.monitor.monitor import (
     CONTINUES,
     ENDED,
@@ -31,7 +32,6 @@ from privstream.mechanisms.monitor.monitor import (
 )
 from privstream.mechanisms.noise.discrete import ONE
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sorted_runs import UserCounters
 
 # Little noise and thresholds of a few people, so that small data has items that start, continue and end.
 KNOWN = ThresholdMonitor(

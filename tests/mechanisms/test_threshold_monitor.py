@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from item_streams import DOMAIN, check_frequencies, crowds, holdings, ids
 from laws import FALSE_ALARM
 from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.mechanism import Charges, UserCounters
 from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate, paper
 from privstream.mechanisms.monitor.monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from scipy import stats
 
 # Little noise and thresholds of a few people, so that small data has hits, misses and dropped people.

@@ -193,7 +193,7 @@ def test_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_notebook_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names, shown = run(CELLS, "notebook.ipynb")
     assert shown[1] is names["found"] and re.fullmatch(
-        r"<counts: \d+ rows, epsilon = 1, delta = 1e-06>", repr(shown[1])
+        r"<people per item[^:]*: \d+ rows, epsilon = 1, delta = 1e-06>", repr(shown[1])
     )
     counts, visits = names["counts"], names["visits"]
     truth = visits[visits.page == "home"].groupby(visits["at"].dt.floor("D")).visitor.nunique()

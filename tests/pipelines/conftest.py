@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.normalise import read_file
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms.reading.fields import DeadLetter
+from raw_rows import read_events, readings
 
 
 class Outcome(NamedTuple):
@@ -55,7 +54,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
         batches, letters = folder / "batches", folder / "letters.jsonl"
         batches.mkdir()
         pipeline = beam.Pipeline(runner="FnApiRunner")
-        events = pipeline | ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)), format)
+        events = pipeline | ReadEvents(str(pattern), readings(**fields), format)
         events.events | "Save" >> beam.ParDo(SaveBatch(str(batches)))
         events.dead_letters | "Save letters" >> WriteRows(str(letters), DeadLetter, order=("source", "position"))
         result = pipeline.run()
@@ -80,8 +79,7 @@ def read_all() -> Callable[..., Found]:
     """Return a function that reads a pattern under a field mapping without a pipeline, so that many can be read."""
 
     def read_all(pattern: object, **fields: object) -> Found:
-        reader = ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)))
-        found = [each for file in reader.files for each in read_file(file, reader.fields)]
+        found = list(read_events(pattern, readings(**fields)))
         batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
         rows = [row for batch in batches for row in batch.to_pylist()]
         return Found(rows, [each for each in found if isinstance(each, DeadLetter)])

@@ -121,7 +121,7 @@ def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"unit": "people"}, "unit must be one of"),
+        ({"unit": "people"}, "unit must be 'person' or 'event'"),
         ({"key": None}, "key must be given, so that"),
         ({"user": "Who"}, "user must name a field of the frame"),
         ({"output": "-"}, "output must be a file, or None"),

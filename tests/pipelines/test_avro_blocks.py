@@ -10,9 +10,10 @@ import pytest
 import zstandard
 from privstream.pipelines.sources import avro_events
 from privstream.pipelines.sources.avro_events import BLOCK_BYTES
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.files import EventFile, opened_events
+from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.readers import ReadEvents
+from raw_rows import readings
 
 SYNC = b"sixteen bytes ab"
 FIELDS = [{"name": name, "type": "string"} for name in ("user", "item", "time")]
@@ -67,8 +68,9 @@ EMPTY = "items of an array must not be of a type without any bytes"
 
 
 def users_of(path):
-    found = avro_events.read(str(path), ["user"])
-    return [user for part in found for user in part.columns["user"].to_pylist()]
+    with opened_events(EventFile(str(path), 0, "avro")) as stream:
+        found = avro_events.read(stream, ["user"])
+        return [user for part in found for user in part.columns["user"].to_pylist()]
 
 
 @pytest.mark.parametrize("codec", COMPRESS)
@@ -135,4 +137,4 @@ def test_a_schema_that_could_take_the_decoder_down_is_refused(kind, rule, tmp_pa
     """A record some hundred thousand levels deep overflows the stack of fastavro: the worker would be gone."""
     write(tmp_path / "a.avro", schema=SCHEMA | {"fields": [*FIELDS, {"name": "more", "type": kind}]})
     with pytest.raises(InputFileError, match=rf"a\.avro cannot be read: {rule}"):
-        ReadEvents(str(tmp_path / "a.avro"), FieldMapping())
+        ReadEvents(str(tmp_path / "a.avro"), readings())

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.files import match_files
+from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.readers import ReadEvents
+from raw_rows import readings
 
 GOOD = {"user": "u", "item": "i", "time": 1}
 SCHEMA = {
@@ -26,7 +26,7 @@ SCHEMA = {
 
 
 def launch(path, **fields):
-    return ReadEvents(str(path), FieldMapping(**({"time_zone": "UTC"} | fields)))
+    return ReadEvents(str(path), readings(**fields))
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,7 @@ def test_text_without_events_is_no_error(format, content, tmp_path, read):
 @pytest.mark.parametrize("format", ["avro", "parquet"])
 def test_other_files_are_named_at_launch(format, content, tmp_path):
     (tmp_path / f"a.{format}").write_bytes(content)
-    with pytest.raises(
-        InputFileError, match=rf"a\.{format} is (not an? (Avro|Parquet) file, or|empty: it has 0 bytes)"
-    ):
+    with pytest.raises(InputFileError, match=rf"a\.{format} is not an? (Avro|Parquet) file, or"):
         launch(tmp_path / f"a.{format}")
 
 
@@ -181,7 +179,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(make, format, tmp_path):
     make(tmp_path / f"a.{format}")
     found = f"cannot read {tmp_path}/a.{format}: {NO_FILE}"
     if make is folder:  # its files are read, of which there are none
-        found = f"--input must have at least one file: there is none in the folder {tmp_path}/a.{format}"
+        found = f"--input must have at least one file: nothing matches {tmp_path}/a.{format}"
     assert refused(tmp_path / f"a.{format}") == found
 
 
@@ -197,6 +195,7 @@ def test_a_glob_passes_over_folders_and_names_a_pipe(tmp_path):
     (tmp_path / "a.jsonl").write_text(NAMED_GOOD)
     (tmp_path / "b.jsonl").mkdir()
     assert [file.path for file in match_files(f"{tmp_path}/*.jsonl")] == [f"{tmp_path}/a.jsonl"]
+    assert match_files(f"{tmp_path}/**/*.jsonl") == match_files(f"{tmp_path}/*.jsonl")
     os.mkfifo(tmp_path / "c.jsonl")
     with pytest.raises(InputFileError, match=rf"c\.jsonl: {NO_FILE}"):
         match_files(f"{tmp_path}/*.jsonl")

@@ -41,7 +41,7 @@ def test_a_reader_of_a_table_that_has_gone_is_not_called_an_interruption():
 
 PLAN = "privstream plan heavy-hitters: error:"
 ERRORS = [
-    (UsageError("max_hits must be >= 1, got max_hits 0"), 2, f"{PLAN} --max_hits must be >= 1, got max_hits 0"),
+    (UsageError("max_hits must be >= 1, got max_hits 0"), 2, f"{PLAN} --max-hits must be >= 1, got max_hits 0"),
     (UsageError("'max_hits' is a name"), 2, f"{PLAN} 'max_hits' is a name"),
     (RunError("it broke"), 1, f"{PLAN} it broke"),
     (NothingUsableError("no event"), 3, f"{PLAN} no event"),
@@ -58,7 +58,7 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
     def fail(**given: object) -> None:
         raise error
 
-    command = Command(description="fails", options={"--max_hits": {}, "--windows": {}}, run=fail)
+    command = Command(description="fails", options={"--max-hits": {}, "--windows": {}}, run=fail)
     monkeypatch.setattr(cli, "load", lambda module: command)
     assert cli.main(["plan", "heavy-hitters", *(["--traceback"] if traceback else [])]) == status
     lines = capsys.readouterr().err.splitlines()
@@ -155,8 +155,8 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
 
 @pytest.mark.slow
 def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, capsys):
-    key = ["--key", str(folder / "key"), "--dataset", "default"]
-    assert cli.main(["budget", "set", *key, "--limit", "1.5,0"]) == 0
+    ledger = ["--ledger", str(folder / "key.ledger.jsonl"), "--dataset", "default"]
+    assert cli.main(["budget", "set", *ledger, "--limit", "1.5,0"]) == 0
     assert run("histogram", "--dry_run") == 0
     assert run("histogram") == 0
     assert run("histogram", "--dry_run", "--overwrite") == 0

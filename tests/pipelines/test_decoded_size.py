@@ -3,9 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files
-from privstream.pipelines.sources.normalise import read_file
+from raw_rows import read_events, readings
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14
@@ -29,8 +27,7 @@ def batches_of(path, **fields):
     POOLS.append(pool)
     pa.set_memory_pool(pool)
     try:
-        mapping = FieldMapping(**({"time_zone": "UTC"} | fields))
-        found = [each for file in match_files(str(path)) for each in read_file(file, mapping)]
+        found = list(read_events(path, readings(**fields)))
     finally:
         pa.set_memory_pool(before)
     batches = [each for each in found if isinstance(each, pa.RecordBatch)]

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from privstream.pipelines.sources import text_lines
-from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources import formats
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.files import match_files
+from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.readers import ReadEvents
-from raw_rows import normalised
+from raw_rows import normalised, readings
 
 BERLIN = {"time_zone": "Europe/Berlin", "time_format": "%d.%m.%Y %H:%M"}
 FORM = "time must be a time that exists, of the form %d.%m.%Y %H:%M"
@@ -48,15 +48,15 @@ def test_the_first_line_shows_what_separates_fields(delimiter, tmp_path, read_al
 
 def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("item,user,a;item;user;b,c\n")
-    with pytest.raises(InputFileError, match=r"--delimiter must be given: the first line of .* in several ways"):
-        ReadEvents(str(tmp_path / "a.csv"), FieldMapping(user="", time="item", item="user"))
+    with pytest.raises(InputFileError, match=r"--delimiter must be given, for its first line .* in several ways"):
+        ReadEvents(str(tmp_path / "a.csv"), readings(time_zone=None, user="", time="item", item="user"))
 
 
 def known_encodings():
     """Return the encodings that Python knows and that files may have."""
     for name in sorted(set(aliases.aliases.values())):
         with suppress(ValueError):
-            yield text_lines.encoding_of(name)
+            yield formats.encoding_of(name)
 
 
 def test_no_bytes_of_a_record_change_how_the_next_one_is_read():
@@ -70,7 +70,7 @@ def test_no_bytes_of_a_record_change_how_the_next_one_is_read():
         records = [rng.bytes(unit * size) for size in (1, 2, 3, 4) for _ in range(200)]
         for record in [*records, *(shift * unit for shift in (b"\x1b$B", b"\x1b(I", b"\x1b$", b"\x0e", b"~{", b"~"))]:
             if line_feed not in record:
-                text = b"".join(text_lines.as_utf_8(iter([before + record + end]), encoding, "a.csv"))
+                text = b"".join(formats.as_utf_8(iter([before + record + end]), encoding))
                 assert text.endswith(after.encode()), encoding
 
 
@@ -99,7 +99,7 @@ def test_local_timestamps_of_files_need_a_zone_too(unit, tmp_path, read_all):
     times = pa.array([local, None], pa.timestamp(unit))
     pq.write_table(pa.table({"user": ["u", "v"], "item": ["i", "i"], "time": times}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"--time-zone must be given, such as .*: field `time` of .* has local times"):
-        ReadEvents(str(tmp_path / "a.parquet"), FieldMapping())
+        ReadEvents(str(tmp_path / "a.parquet"), readings(time_zone=None))
     outcome = read_all(tmp_path / "a.parquet", time_zone="Europe/Berlin")
     assert [row["time"] for row in outcome.rows] == [at("2024-07-01T12:00")]
 

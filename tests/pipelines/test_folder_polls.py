@@ -1,10 +1,11 @@
 """A watched folder: each file once, in order, whatever the folder does meanwhile."""
 
 import itertools
+import json
 import os
 
 import pytest
-from privstream.pipelines.sources.found_files import KEPT_SECONDS, FolderPolls, Seen, list_folder, split_pattern
+from privstream.pipelines.sources.readers import KEPT_SECONDS, FolderPolls, Seen, list_folder, split_pattern
 from privstream.transforms.timing.steps import MICROS
 
 NOW = 2_000_000_000 * MICROS
@@ -19,7 +20,7 @@ def names(found) -> list[str]:
 
 
 def restored(polls: FolderPolls) -> FolderPolls:
-    return FolderPolls.from_bytes(polls.to_bytes())
+    return FolderPolls(*json.loads(polls.to_bytes()))
 
 
 def test_a_file_is_taken_at_the_second_look_and_never_again():

@@ -4,13 +4,14 @@ import json
 
 import pyarrow as pa
 import pytest
+from apache_beam.pvalue import TaggedOutput
+from raw_rows import readings
 
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 from privstream.pipelines import kafka
 from privstream.pipelines.kafka import AskKafka, Records, parse_records
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.transforms.reading.fields import DeadLetter
+from privstream.pipelines.sources.files import usable
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
 NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100
@@ -84,8 +85,8 @@ def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
 def parse(*values):
     """Return the users read, and reason by offset of the others."""
     records = Records("topic", list(range(len(values))), list(values))
-    found = list(parse_records(records, FieldMapping(time_unit="s")))
-    letters = {each.position: each for each in found if isinstance(each, DeadLetter)}
+    found = list(usable(records, parse_records, readings(time_unit="s")))
+    letters = {each.value.position: each.value for each in found if isinstance(each, TaggedOutput)}
     return [user for each in found if isinstance(each, pa.RecordBatch) for user in each["user"].to_pylist()], letters
 
 

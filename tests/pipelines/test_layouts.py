@@ -10,15 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
-from privstream.pipelines.sinks.row_files import read_row_file, with_item_columns, write_row_file, write_wide
-from privstream.pipelines.sinks.row_formats import Layout
+from privstream.pipelines.sinks.row_files import Layout, read_row_file, with_item_columns, write_row_file, write_wide
 from privstream.pipelines.sources import xlsx_events
-from privstream.pipelines.sources.event_files import Damage
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import files_with
-from privstream.pipelines.sources.normalise import unusable
+from privstream.pipelines.sources.files import files_with, unusable
+from privstream.pipelines.sources.formats import Damage
 from privstream.transforms.reading.domain import join_item
 from privstream.transforms.row_types import KeyCount, QuantileEstimate
+from raw_rows import readings
 
 HOUR = 3600
 AUTUMN = 1_729_987_200  # 27 October 2024, 02:00 summer time in Berlin; an hour later it is 02:00 again
@@ -133,11 +131,12 @@ def test_a_bad_row_of_a_workbook_hurts_itself_alone(tmp_path: Path) -> None:
         ["7", "tea", noon],
     )
     fields = ["user", "item", "time"]
-    found = list(xlsx_events.read(path, fields))
+    with open(path, "rb") as stream:
+        found = list(xlsx_events.read(stream, fields))
     assert {(each.position, each.code) for each in found if isinstance(each, Damage)} == {("row 7", "malformed_line")}
     events = [each for each in found if not isinstance(each, Damage)]
     users = [(user, each.position(row)) for each in events for row, user in enumerate(each.columns["user"].to_pylist())]
     assert users == [(1, "row 2"), (2, "row 3"), (3, "row 4"), (4, "row 6"), (6, "row 8"), ("7", "row 9")]
-    mapping = FieldMapping(time_zone="Europe/Berlin")
-    assert not unusable(files_with(mapping, path), mapping)
-    assert unusable(files_with(FieldMapping(), path), FieldMapping())["time_zone"] == 3
+    local, utc = readings(time_zone="Europe/Berlin"), readings(time_zone=None)
+    assert not unusable(files_with(local, path), local)
+    assert unusable(files_with(utc, path), utc)["time_zone"] == 3

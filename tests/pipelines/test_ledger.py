@@ -131,7 +131,7 @@ def test_a_changed_or_deleted_line_is_found_by_the_next_one(ledger: Ledger, numb
 def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2):
         assert run(f"{number}.jsonl", "--epsilon", str(number)) == 0
-    verify = ["verify", "--key", "key", "--guarantee", "1.jsonl", "2.jsonl.guarantee.json"]
+    verify = ["verify", "--ledger", "key.ledger.jsonl", "--guarantee", "1.jsonl", "2.jsonl.guarantee.json"]
     assert budget(*verify) == 0
     assert budget("verify", "--ledger", "none.jsonl") == 1, "there is no ledger"
     whole = Path("key.ledger.jsonl").read_bytes()
@@ -218,7 +218,7 @@ def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.M
         ("--ledger gs://a/b", "ledger must be a file of this machine"),
         ("--ledger key", "--ledger must not be written over --key"),
         ("--ledger bad", "ledger bad: line 1 must be as"),
-        ("--dataset ''", "--dataset must not be empty, got"),
+        ("--dataset ''", "--dataset must have at least 1 character, got"),
     ],
 )
 def test_what_cannot_be_written_down_is_not_run(options, message, capsys) -> None:
@@ -230,7 +230,7 @@ def test_what_cannot_be_written_down_is_not_run(options, message, capsys) -> Non
 
 
 def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, capsys) -> None:
-    setting = ["set", "--key", "key", "--dataset", "shop"]
+    setting = ["set", "--ledger", "key.ledger.jsonl", "--dataset", "shop"]
     assert budget(*setting, "--limit", "1.5,1e-6") == 0
     assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
     assert "the only run on 'shop': epsilon 1 of 1.5 at delta 1e-06" in capsys.readouterr().err
@@ -252,7 +252,7 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     ledger.set_limit("shop", Limit(3.25, 0.0))
     for label in ("one", "one", "two"):
         ledger.append(entry(label, 1.015625))
-    assert budget("--ledger", ledger.path) == 0
+    assert budget("show", "--ledger", ledger.path) == 0
     shown = capsys.readouterr().out
     assert "2.031" in shown and "1.219" in shown and "1 more run like" in shown and "…" not in shown
     assert budget("show", "--ledger", ledger.path, "--json") == 0
@@ -265,8 +265,9 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     slack = replace(pure(1.0), delta=1e-10, curve=None)
     ledger.record(slack, noise=KeyedNoise(bytes(range(32)), "visits"), run_id="visits", data="visits", dataset="small")
     ledger.set_limit("small", Limit(9.0, 1e-11), change=True)
-    assert budget("show", "--ledger", ledger.path, "--json", "--dataset", "small") == 0
-    assert json.loads(capsys.readouterr().out)["datasets"][0]["totals"][0]["epsilon"] is None, "its delta is spent"
+    assert budget("show", "--ledger", ledger.path, "--json") == 0
+    (_, small) = json.loads(capsys.readouterr().out)["datasets"]
+    assert small["totals"][0]["epsilon"] is None, "its delta is spent"
 
 
 def test_fit_counts_by_the_same_filter(capsys) -> None:

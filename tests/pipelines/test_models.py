@@ -14,7 +14,7 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.given import Given, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, ViewModel
-from privstream.pipelines.options import add_execution, add_options, choices_of, given_to, in_python, options_of
+from privstream.pipelines.options import LAYERS, add_options, choices_of, given_to, in_python, options_of
 from privstream.pipelines.yaml_file import Document, at, read_document
 
 NEEDED: dict[str, str] = {
@@ -36,7 +36,8 @@ def parsed(word: str, *words: str) -> Monitor:
     kind = MODELS[word]
     parser, options = Parser(prog=word), tuple(options_of(kind))
     add_options(parser, options, kind)
-    add_execution(parser)
+    for option, how in LAYERS.items():
+        parser.add_argument(option, **how)
     line = [*USUAL.split(), *NEEDED.get(word, "").split(), *words]
     return given_to(kind, vars(parser.parse_args(line)), options).monitor()
 
@@ -119,7 +120,7 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
     assert "unknown option --max-contributons; did you mean `--max-contributions`?" in capsys.readouterr().err
     assert cli.main(["quantiles", "--inptu", "a.csv"]) == 2
     assert "unknown option --inptu; did you mean `--input`?" in capsys.readouterr().err, "and not that it is missing"
-    for words, meant in (["topk"], "top-k"), (["budget", "shw", "--key", "key"], "show"):
+    for words, meant in (["topk"], "top-k"), (["budget", "shw", "--ledger", "key.ledger.jsonl"], "show"):
         with pytest.raises(SystemExit):
             cli.main(words)
         assert f"did you mean `{meant}`?" in capsys.readouterr().err
@@ -137,6 +138,9 @@ def test_every_key_is_reached_by_set_and_defaults_stand_below(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     found = parsed("counts", "--set", "data.time_zone=Europe/Berlin", "--set", "top=3", "--set", "windows.window=1h")
     assert (found.data.time_zone, found.questions["counts"].top, found.windows.window) == ("Europe/Berlin", 3, 3600)
+    for wrong in ("questions.other.top=3", "views.largest.largest=3"):
+        with pytest.raises(UsageError, match="set must be about counts alone"):
+            parsed("counts", "--set", wrong)
     (tmp_path / "privstream.yaml").write_text("data: {user: who, time_zone: UTC}\naccount: {key: k, dataset: shop}\n")
     found = parsed("counts", "--time-zone", "Europe/Berlin")
     assert (found.data.user, found.data.time_zone, found.account.dataset) == ("who", "Europe/Berlin", "shop")

@@ -49,10 +49,10 @@ def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 MISTAKES = {
-    "questions:\n  pages: {question: count}": "line 5: questions.pages.question: must be one of counts, ",
+    "questions:\n  pages: {question: count}": "line 5: questions.pages.question: must be one of 'counts', ",
     "questions:\n  pages: {question: counts, max_contributons: 4}": "questions.pages.max_contributons: unknown key",
     "questions:\n  Pages: {question: counts}": "line 5: questions.Pages: names must be small letters",
-    "questions:\n  a: {question: counts, share: 0}": "line 5: questions.a.share: must be > 0, got 0",
+    "questions:\n  a: {question: counts, share: 0}": "line 5: questions.a.share: must be greater than 0, got 0",
     "questions:\n  a: {question: counts, windows: {window: 7x}}": "questions.a.windows.window: must be a number of sec",
     "questions:\n  a: {question: counts, max_per_window: 200}": "questions.a.max_per_window: must be < 100",
     "questions:\n  a: {question: counts}\nwindwos: {}": "line 6: windwos: unknown key; did you mean `windows`?",
@@ -61,7 +61,7 @@ MISTAKES = {
     "questions:\n  a: {question: counts, unit: event}\n  b: {question: counts, max_contributions: 2}": (
         "questions must protect the same unit: a protects one event; b protects one person"
     ),
-    "questions: {}": "line 4: questions: must not be empty",
+    "questions: {}": "line 4: questions: must have at least 1 item",
 }
 
 

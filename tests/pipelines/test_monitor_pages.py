@@ -12,7 +12,8 @@ from privstream.pipelines import cli
 from privstream.pipelines.report.commands import LivePage
 from privstream.pipelines.report.page import section
 from privstream.pipelines.report.result import read_result
-from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
+from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.pipelines.stores import fingerprint
 from privstream.transforms.row_types import AlertState, KeyCount, KeyRise, RatioEstimate
 
 ITEMS = ["tea", HOSTILE[0]]
@@ -60,7 +61,7 @@ def output(tmp_path: Path) -> Path:
         views[name] = {"output": path.name, "view": keys, "questions": questions, "rows": row_type.__name__}
         views[name] |= {"order": order, "columns": ["page"], "sha256": fingerprint(str(path))}
     whole = {
-        "made_by": {"command": "privstream run", "version": "0.1.0"},
+        "made_by": {"command": "privstream run", "version": "1.0.0"},
         "parameters": {"run_id": "run-counts", "dataset": "shop", "monitor": "monitor.yaml"},
         "guarantee": guarantee_record(PERSONS) | {"paragraph": "All of it <together>."},
         "questions": {name: {"output": f"{name}.jsonl"} for name in ("pages", "errors")},
@@ -75,7 +76,7 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
     assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert page.count("Made of what ") == 5 and page.count("<figure") == 7 and "All results together" in page
-    assert "tea, 1 January 02:00 to 1 January 03:00" in page, "alerts are a list"
+    assert "tea, 1 January 02:00 to 03:00" in page, "alerts are a list"
     assert "<script>document.title" not in page
 
 
@@ -87,7 +88,9 @@ def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
     assert sorted(result.table.to_pylist(), key=repr) == sorted(arrow_table(row_type, rows).to_pylist(), key=repr)
     assert result.guarantee == PERSONS and result.made_of
     shown = section(result)
-    assert "svg" in shown["image"] and shown["view"] and shown["sentence"].endswith(".")
+    begins = {"busy": "Alerts", "rate": "Ratios", "sums": "Contributions", "top": "Contributions", "up": "Rise in"}
+    assert shown["title"].startswith(begins[name]), "what its numbers are, not those of its question"
+    assert "svg" in shown["image"] and shown["explained"]["view"] and shown["sentence"].endswith(".")
     lines = (output / f"{name}.jsonl").read_text().splitlines(keepends=True)
     (output / f"{name}.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="has changed"):

@@ -11,13 +11,14 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.run import pipeline
 from privstream.pipelines.run.run import Run
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import Readings
+from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.frame_files import save_rows
+from raw_rows import readings
 
 duckdb = pytest.importorskip("duckdb")
 
-FIELDS = FieldMapping(user="who", item="page", time="seen")
+FIELDS = readings(user="who", item="page", time="seen")
 SOURCE = """
     SELECT i % 400 AS who, 'p' || (i % 2) AS page, TIMESTAMPTZ '2024-01-01 08:00:00+00' + (i % 24) * INTERVAL 1 HOUR
     AS seen, (i / 4)::DECIMAL(10, 2) AS amount, uuid() AS id FROM range({rows}) AS t(i)
@@ -35,7 +36,7 @@ def shop(tmp_path: Path) -> str:
     return path
 
 
-def saved(shop: str, query: str, folder: Path, fields: FieldMapping = FIELDS) -> str:
+def saved(shop: str, query: str, folder: Path, fields: Readings = FIELDS) -> str:
     path = folder / "saved.csv"
     path.unlink(missing_ok=True)
     save_rows(shop, query, fields, str(path))

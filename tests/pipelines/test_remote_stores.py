@@ -12,9 +12,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from local_stores import SECRET, s3_server
 from privstream.pipelines import cli, stores
 from privstream.pipelines.accounts.run_identity import content_digest
-from privstream.pipelines.sinks.row_files import check_destination, fingerprint, move_file, whole_file, write_once
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.files import files_with, match_files
+from privstream.pipelines.sources.formats import InputFileError
+from privstream.pipelines.stores import check_destination, fingerprint, move_file, whole_file, write_once
+from raw_rows import readings
 
 HEADER = "user,item,time\n"
 RUN = ["counts", "--window", "1d", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "1", "--delta", "1e-6",
@@ -62,6 +63,13 @@ def test_what_is_not_there_is_named(store):
     if store.scheme != "hdfs":  # which makes the folders of a file
         with pytest.raises(ValueError, match=rf"--output must be writable: {store.scheme}://nobody/rows\.csv"):
             check_destination(f"{store.scheme}://nobody/rows.csv")
+
+
+def test_each_file_of_a_store_is_looked_at_before_a_run(store):
+    assert len(files_with(readings(), f"{store.root}/in")) == 2
+    store.files.put("in/three.csv", b"who,item,time\n")
+    with pytest.raises(ValueError, match=r"--user must name a field of .*/three\.csv: no `user` there"):
+        files_with(readings(), f"{store.root}/in")
 
 
 def test_files_appear_whole_or_not_at_all(store):

@@ -99,6 +99,13 @@ def test_several_results_are_sections(tmp_path: Path) -> None:
     assert page.count("<figure") == 2
 
 
+def test_what_began_last_is_the_newest(tmp_path: Path) -> None:
+    path = write(tmp_path, "flags")
+    rows = [row_of("flags", hour, name) for name, first in (("a", 0), ("b", 1)) for hour in range(first, 3)]
+    write_row_file(str(path), row_types.CategoryFlag, rows)
+    assert "Newest of 2: b, 1 January 01:00 to 03:00." in plain(page_of(tmp_path, path))
+
+
 def test_what_rose_comes_first(tmp_path: Path) -> None:
     path = write(tmp_path, "counts")
     promise = Path(f"{path}.guarantee.json")
@@ -107,7 +114,7 @@ def test_what_rose_comes_first(tmp_path: Path) -> None:
     rose = [(None, None, None), (25.4, 2.0, 48.0)]
     rows = [row_types.KeyRise(*row_of("counts", hour, "tea"), *rise) for hour, rise in enumerate(rose)]
     write_row_file(str(path), row_types.KeyRise, rows)
-    assert "Most rise, 1 January 01:00: tea: 25 (2 to 48)" in plain(page_of(tmp_path, path))
+    assert "Largest rise, 1 January 01:00: tea: 25 (2 to 48)" in plain(page_of(tmp_path, path))
 
 
 def test_a_notebook_shows_a_result_itself(tmp_path: Path) -> None:
@@ -119,7 +126,7 @@ def test_a_notebook_shows_a_result_itself(tmp_path: Path) -> None:
     assert base64.b64decode((image["src"] or "").partition("base64,")[2]).startswith(b"\x89PNG")
     assert HOSTILE[0] in "".join(tags.text) and not tags.attributes("script")
     assert html.count("<tr>") == 3 and "Accuracy <of the run>." in plain(html) and "exact lines" not in html
-    assert "No counts were published" in plain(replace(found, table=found.table[:0])._repr_html_())
+    assert "so nothing is published" in plain(replace(found, table=found.table[:0])._repr_html_())
 
 
 def test_a_folder_of_windows(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.run_identity import RunIdentity, content_digest, data_digest, identify
 from privstream.pipelines.model.monitor import Data, Output
-from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
+from privstream.pipelines.sources.files import EventFile, check_unchanged, match_files
+from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.readers import ReadEvents
 
 CATEGORIES = ("a", "b")

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.normalise import is_for
+from privstream.pipelines.sources.fields import FieldMapping, Readings
+from privstream.pipelines.sources.files import is_for
 from raw_rows import normalised
 
 FORMS: dict[str, Any] = {"user": "who", "time": "at", "time_unit": "s", "null": ("NA",), "trim": True}
@@ -18,7 +18,7 @@ READINGS = {
     "latency": FieldMapping(item="", value="ms", where='ms > 1 and land == "de"', **FORMS),
     "events": FieldMapping(item="page", **(FORMS | {"user": ""})),
 }
-SHARED = SharedFields(tuple(READINGS.items()))
+SHARED = Readings.of(READINGS)
 TEXTS = st.sampled_from(["a", " b ", "", "NA", None, "de", "\ud800"])
 ROWS = st.lists(
     st.fixed_dictionaries(

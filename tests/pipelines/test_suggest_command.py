@@ -70,7 +70,7 @@ def test_few_people_are_a_line_and_no_option(shop: Path, capsys: pytest.CaptureF
     assert suggest(shop, "--epsilon 0.001 --ledger none") == 0
     shown = capsys.readouterr().out
     assert "--max_contributions" not in shown
-    assert "some 8,000 people with alike numbers; with --epsilon 0.08 it would take 100" in " ".join(shown.split())
+    assert "Raise --epsilon" in shown
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from privstream.pipelines import cli
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.show.shown import moments
-from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
+from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
+from privstream.pipelines.stores import write_json
 from privstream.pipelines.terminal import say, show
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter
@@ -115,6 +116,13 @@ def test_the_largest_rows_of_the_newest_window_come_first_with_all_windows_besid
     assert [line.split()[0] for line in lines[2:-1]] == [f"i{173 - place}" for place in range(20)]
     assert lines[2].split()[1:5] == ["373", "331", "to", "415"]
     assert lines[-1].startswith("20 of 174 ") and lines[-1].endswith("week.csv")
+
+
+def test_what_all_rows_have_in_common_is_shown() -> None:
+    table = arrow_table(HeavyHitter, [in_hour(0, "tea", 9.0)]).add_column(2, "country", [["de"]])
+    stream = io.StringIO()
+    print_rows(table, record("heavy-hitters"), console=Console(file=stream, width=80))
+    assert stream.getvalue().splitlines()[2].split()[:3] == ["de", "tea", "9"]
 
 
 def test_a_window_without_a_row_has_no_block() -> None:

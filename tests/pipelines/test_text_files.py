@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines.model.public_lists import Reading, queries, ranges, rules
-from privstream.pipelines.sources import csv_events, text_lines
-from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources import csv_events, formats, text_lines
+from privstream.pipelines.sources.formats import InputFileError
 
 HONEST = [{"user": f"u{number}", "item": "rain", "time": f"2024-01-01T00:{number % 60:02}:00"} for number in range(90)]
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress}
@@ -33,7 +33,7 @@ TEXTS = {"jsonl": json_text, "csv": csv_text}
 @pytest.mark.parametrize(("beyond", "place"), [(1, 0), (200, 45), (5000, 90)])
 def test_a_line_that_is_too_long_is_one_dead_letter(beyond, place, tmp_path, monkeypatch, read_all):
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", 300)
     lines = json_text(HONEST).splitlines(keepends=True)
     lines.insert(place, '{"user": "v", "item": "%s", "time": "2024-01-01"}' % ("x" * (1000 + beyond)) + "\n")
     (tmp_path / "a.jsonl").write_text("".join(lines))
@@ -74,7 +74,7 @@ def test_compressed_text_that_ends_early_or_is_damaged_is_named(ending, tmp_path
     cuts = [packed[:length] for length in (0, 1, 5, len(packed) // 2, len(packed) - 1)]
     for content in [*cuts, packed + b"garbage", packed + packed[:9], b"this was never compressed"]:
         path.write_bytes(content)
-        with pytest.raises(InputFileError, match=r"a\.jsonl\.\w+ cannot be decompressed to its end: it ends early, or"):
+        with pytest.raises(InputFileError, match=r"a\.jsonl\.\w+ cannot be read to its end: it ends early, or"):
             read_all(path)
 
 
@@ -122,7 +122,7 @@ def written(*rows, end="\n", quoting=csv.QUOTE_MINIMAL):
 
 @pytest.fixture(params=BLOCKS)
 def blocks(request, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", request.param)
 
 
 BARE = [f"v,{item},{TIME}" for item in ("a\rb", "\r", '"a"\rb')]
@@ -145,7 +145,7 @@ def test_a_line_of_another_shape_or_with_a_bare_carriage_return_costs_only_itsel
 def test_a_quote_that_nobody_closes_is_named_with_its_line(line, limit, tmp_path, blocks, monkeypatch, read_all):
     monkeypatch.setattr(csv_events, "MAX_RECORD_BYTES", limit)
     write(tmp_path / "a.csv", f"u,rain,{TIME}\n" * 9 + line + "\n" + f"u,rain,{TIME}\n" * 9)
-    with pytest.raises(InputFileError, match=r"a\.csv: .* line 11 is not closed; --quote none"):
+    with pytest.raises(InputFileError, match=r"a\.csv .* line 11 is not closed; --quote none"):
         read_all(tmp_path / "a.csv")
     rows, letters = read_all(tmp_path / "a.csv", quote="none")
     assert len(rows) + len(letters) == 19
@@ -153,7 +153,7 @@ def test_a_quote_that_nobody_closes_is_named_with_its_line(line, limit, tmp_path
 
 def test_a_quote_that_makes_a_wrong_record_of_several_is_refused(tmp_path, blocks, read_all):
     write(tmp_path / "a.csv", f'u,rain,{TIME}\nv,i,"1\nu,rain,{TIME}\nu,"rain",{TIME}\nu,,rain,{TIME}\n')
-    with pytest.raises(InputFileError, match=r"a\.csv: line 3 must have quotes around fields"):
+    with pytest.raises(InputFileError, match=r"a\.csv cannot be read: line 3 must have quotes around fields"):
         read_all(tmp_path / "a.csv")
 
 
@@ -188,7 +188,7 @@ def test_what_a_csv_writer_writes_is_read(rows, end, quoting, block, tmp_path_fa
     path = tmp_path_factory.getbasetemp() / "round.csv"
     write(path, written(*[(*row, TIME) for row in rows], end=end, quoting=quoting))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "BLOCK_BYTES", block)
+        patch.setattr(formats, "BLOCK_BYTES", block)
         found, letters = read_all(path)
     assert [(row["user"], row["item"]) for row in found] == rows
     assert letters == []
@@ -214,7 +214,7 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
     write(path, "".join(records))
     for block in BLOCKS:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_lines, "BLOCK_BYTES", block)
+            patch.setattr(formats, "BLOCK_BYTES", block)
             rows, letters = read_all(path)
         users = [row["user"] for row in rows if row["user"][:1] == "u"]
         assert users == [f"u{number}" for number in range(len(shapes))]

@@ -24,11 +24,11 @@ from privstream.pipelines.sinks.row_files import (
     read_plain,
     read_row_file,
     sort_table,
-    whole_file,
     with_item_columns,
     write_row_file,
 )
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles
+from privstream.pipelines.stores import whole_file
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter, KeyCount
 

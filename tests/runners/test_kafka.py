@@ -15,7 +15,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines import kafka
-from privstream.pipelines.sources.fields import FieldMapping
+from raw_rows import readings
 
 WINDOW, LATENESS = 2, 4
 SECONDS = 120
@@ -199,7 +199,7 @@ def test_a_topic_that_its_producers_stamp_is_refused_and_their_stamps_move_nothi
     (made,) = client.create_topics([NewTopic("stamped", 1, 1, config=stamped)]).values()
     made.result()
     with pytest.raises(ValueError, match=r"stamped has message\.timestamp\.type=CreateTime\. Run: kafka-configs"):
-        kafka.ReadKafka(f"kafka://{broker}/stamped", FieldMapping())
+        kafka.ReadKafka(f"kafka://{broker}/stamped", readings(time_zone=None))
     producer = Producer({"bootstrap.servers": broker})
     producer.produce("stamped", b"1", timestamp=4_102_444_800_000)
     producer.flush()

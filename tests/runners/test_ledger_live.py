@@ -77,7 +77,7 @@ def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     assert "the limit of data set 'shop' must not be exceeded" in capsys.readouterr().err
     assert not (tmp_path / "more.csv").exists()
     assert cli.main(["budget", "verify", "--ledger", place, "--guarantee", "rows.csv"]) == 0
-    assert cli.main(["budget", "--ledger", place]) == 0
+    assert cli.main(["budget", "show", "--ledger", place]) == 0
     shown = capsys.readouterr()
     assert "limit epsilon 1.5, delta 1e-05" in shown.out
     assert not any(secret in shown.out + shown.err for secret in (postgres_server.PASSWORD, "somebody", "wish"))

@@ -6,13 +6,14 @@ from pathlib import Path
 import postgres_server
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.sources.frame_files import save_rows
+from raw_rows import readings
 
 pytest.importorskip("psycopg")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 
-FIELDS = FieldMapping(user="who", item="page", time="seen", value="amount")
+FIELDS = readings(user="who", item="page", time="seen", value="amount")
 TABLE = """
     CREATE TABLE visits (who int, page varchar(9), seen timestamptz, here timestamp, amount numeric(10, 2), more jsonb,
     id uuid)
@@ -34,7 +35,7 @@ def url(postgres):
     return postgres.url("").rstrip("/")
 
 
-def read(url: str, query: str, folder: Path, fields: FieldMapping = FIELDS) -> list[dict[str, str]]:
+def read(url: str, query: str, folder: Path, fields: Readings = FIELDS) -> list[dict[str, str]]:
     path = folder / "saved.csv"
     path.unlink(missing_ok=True)
     save_rows(url, query, fields, str(path))
@@ -48,7 +49,7 @@ def test_columns_are_read_as_texts(url, tmp_path):
     assert len(found) == 3002 and list(found[0]) == ["who", "page", "seen", "amount"]
     assert found[0]["seen"] == "2024-01-01 08:00:00+00" and found[0]["amount"].endswith(".25")
     assert found[3000]["seen"] == "infinity" and found[3001] == dict.fromkeys(found[0], "")
-    local = FieldMapping(user="id", item="paid", time="here", time_zone="Europe/Berlin")
+    local = readings(user="id", item="paid", time="here", time_zone="Europe/Berlin")
     found = read(url, query, tmp_path, local)
     assert found[0]["here"] == "2024-01-01 08:00:00" and len(found[0]["id"]) == 36
     assert found[0]["paid"] in ("true", "false")

@@ -12,13 +12,13 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.sources.files import EventFile
 from privstream.pipelines.sources.readers import WatchEvents, read_watched
 from privstream.transforms.reading.fields import DeadLetter
+from raw_rows import readings
 from runner_harness import run
 
-FIELDS = FieldMapping(time_unit="s")
+FIELDS = readings(time_unit="s")
 
 
 def lines(*users: str) -> str:
@@ -64,7 +64,7 @@ def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
     assert letter.reason == f"{file} must stay until it has been read"
     file.write_text(lines("1"))
     found = gone._replace(size=file.stat().st_size)
-    assert [batch.num_rows for batch in read_watched(found, FIELDS)] == [1]
+    assert [each.rows for each in read_watched(found, FIELDS)] == [1]
     file.write_text(lines("1", "2"))
     (letter,) = read_watched(found, FIELDS)
     assert letter.reason == f"{file} must not change while a run reads it"

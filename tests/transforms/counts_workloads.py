@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
-from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.views.tables import meaningful
 from privstream.transforms import Domain
-from privstream.transforms.batches import CountBatch, decode, from_stream
+from privstream.transforms.batches import CountBatch, from_stream
 from privstream.transforms.counts.transform import KeyedCounts, rows_of
 from privstream.transforms.row_types import KeyCount
 from privstream.transforms.timing.clock import STEP
@@ -112,7 +112,9 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
             if made.mechanism.over == "start":
                 possible = [key for key in possible if key not in known[user]]
             some = [key for key in possible if chosen is None or (step, key) in chosen[user]]
-            allowed = made.bound.allowed(steps.number(step), steps.count)
+            allowed = made.bound.in_run
+            if made.bound.paced and not made.bound.sampled and steps.count:
+                allowed = made.bound.allowed(steps.number(step), steps.count)
             for key in some[: max(0, allowed - times[user])][:at_once]:
                 times[user] += 1
                 known[user].add(key)
@@ -195,13 +197,10 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
             step=step + 1 - first,
             keys=np.array([numbers.index(key) for key in counts] if made.domain is None else list(counts), np.uint64),
             counts=np.array(list(counts.values()), np.int64),
-            listed=np.array([listed[key] for key in counts], np.int64)
-            if lists and made.mechanism.lists(step + 1 - first)
-            else None,
+            listed=np.array([listed[key] for key in counts], np.int64) if lists and made.mechanism.listed else None,
+            names=np.array(numbers, np.uint64) if made.domain is None else None,
         )
-        noise = made.counting_noise
-        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.domain is None else noise
-        state, found = mechanism.step(state, given, drawn)
+        state, found = mechanism.step(state, given, made.counting_noise)
         raw = []
         for rows_of_step in (found, *found.earlier):
             keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.domain is None else None
@@ -234,7 +233,8 @@ def rows_in(made, elements):
 def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
     start = Timestamp(micros=(step - back) * made.steps.size)
-    for item, count, margin in zip(texts, *found.of_each("counts", "count_margin"), strict=True):
+    margin = found.margins[0]
+    for item, count in zip(texts, found.counts, strict=True):
         shown = meaningful(*(max(0.0, number) for number in (count, count - margin, count + margin))).tolist()
         window = (start, Timestamp(micros=start.micros + made.steps.size))
         yield made.row_type(*window, item, *shown, count, *([None] * 3 if made.rising else []))
@@ -256,7 +256,7 @@ def exact(chain):
     """Return what was counted before noise: (step, item) -> (contributions, people who are new)."""
     found = {}
     for _, record in chain.counted:
-        (step,), batch = STEP.unpack_from(record), decode(CountBatch, record[STEP.size :])
+        (step,), batch = STEP.unpack_from(record), CountBatch.read([record[STEP.size :]])
         people = batch.counts if batch.new is None else batch.new
         for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
             name = (chain.made.domain or batch.names)[item]

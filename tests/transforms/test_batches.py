@@ -20,12 +20,12 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import spill
 from privstream.transforms.batches import (
     MOST_SHARDS,
+    NO_NAMES,
     CountBatch,
     EventBatch,
     HolderBatch,
     Names,
     StepKey,
-    decode,
     encode,
     people_key,
 )
@@ -80,7 +80,7 @@ def rows_of(batch):
 @given(data=st.data())
 def test_batches_survive_and_join(kind, data):
     one, other = data.draw(batches(kind)), data.draw(batches(kind))
-    again = decode(kind, encode(one))
+    again = kind.read([encode(one)])
     assert rows_of(again) == rows_of(one)
     assert encode(again) == encode(one)
     both = {**table_of(other.names), **table_of(one.names)}
@@ -88,7 +88,7 @@ def test_batches_survive_and_join(kind, data):
     assert table_of(joined.names) == both
     assert joined.items.tolist() == one.items.tolist() + other.items.tolist()
     with pytest.raises(SnapshotError):
-        decode(EventBatch if kind is HolderBatch else HolderBatch, encode(one))
+        (EventBatch if kind is HolderBatch else HolderBatch).read([encode(one)])
 
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -106,7 +106,7 @@ def parts_of(events, sizes, **options) -> dict[StepKey, list]:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
         keys = set()
         for key, (_, data) in tiny_runner.call_all(split, [pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)]):
-            batch = decode(EventBatch, data)
+            batch = EventBatch.read([data])
             texts = [
                 batch.names[i] if domain is None or not split.positions else domain[i] for i in batch.items.tolist()
             ]
@@ -174,15 +174,15 @@ def test_large_batches_come_back_and_small_ones_stay():
 
 @pytest.mark.parametrize("part", [0, 0.003, 0.5, 0.9999])
 def test_a_batch_that_has_changed_on_disk_is_refused(part):
-    made = [CountBatch(np.arange(n, dtype=np.uint64), np.arange(n), Names.none()) for n in (1000, 2000)]
+    made = [CountBatch(np.arange(n, dtype=np.uint64), np.arange(n), NO_NAMES) for n in (1000, 2000)]
     with spilled():
         first, second = map(encode, made)
         start, length = spill.size_of(first), spill.size_of(second)
         file, place = spill._Waiting.files[0].fileno(), start + int(part * length)
         os.pwrite(file, bytes([os.pread(file, 1, place)[0] ^ 1]), place)
         with pytest.raises((SpillError, SnapshotError), match=r"as they were written|its checksum"):
-            decode(CountBatch, second)
-        assert decode(CountBatch, first).counts.tolist() == list(range(1000))
+            CountBatch.read([second])
+        assert CountBatch.read([first]).counts.tolist() == list(range(1000))
 
 
 def test_the_file_has_no_name_and_other_users_cannot_open_it(folder):
@@ -247,5 +247,5 @@ def test_positions_are_places_in_sorted_order(items, others):
     assert items_of(domain) == sorted(items)
     assert items_of(pickle.loads(pickle.dumps(domain))) == sorted(items)
     texts = [*items, *others]
-    assert (domain.positions(pa.array(texts)) >= 0).tolist() == [text in items for text in texts]
-    assert [domain[place] for place in domain.positions(pa.array(sorted(items))).tolist()] == sorted(items)
+    assert (domain.codes(pa.record_batch({"item": texts})) >= 0).tolist() == [text in items for text in texts]
+    assert [domain[place] for place in domain.codes(pa.record_batch({"item": sorted(items)})).tolist()] == sorted(items)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from privstream.mechanisms.mechanism import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
-from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
+from privstream.transforms.batches import NO_NAMES, CountBatch, EventBatch, HolderBatch, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts, bound_people, draws_of_pairs
@@ -60,13 +60,13 @@ def across(limit: int) -> LimitRows:
 
 
 def holders(people: np.ndarray) -> bytes:
-    return encode(HolderBatch(people, people + np.uint64(7), np.zeros(len(people), np.uint16), Names.none()))
+    return encode(HolderBatch(people, people + np.uint64(7), np.zeros(len(people), np.uint16), NO_NAMES))
 
 
 def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple[int, int]]:
     """Return who is let through: (step, person)."""
     limit = across(participations)
-    state, log, found = limit.decode(b"", []), [], set()
+    state, log, found = limit.decode([]), [], set()
     for step in sorted({step for step, _ in taking_part}):
         people = np.array(sorted({p for at, p in taking_part if at == step}), np.uint64)
         handled = limit.step(b"", step, [holders(part) for part in np.array_split(people, split)], state)
@@ -76,7 +76,7 @@ def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple
             assert counts.max() == 1
             found |= {(at, item - 7) for item in np.flatnonzero(counts).tolist()}
         log += filter(None, [handled.change()])
-        state = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
+        state = limit.decode(log if step % 2 else limit.encode(handled.state)) if reload else handled.state
         log = log if step % 2 else (limit.encode(handled.state) if reload else log)
     return found
 
@@ -93,7 +93,7 @@ def test_the_first_steps_of_each_person_count_whoever_else_there_is(taking_part,
 
 def test_a_person_with_several_items_in_a_step_is_charged_once_for_it():
     limit, state, people = across(2), UserCounters(), np.array([3, 3, 4], np.uint64)
-    batch = encode(HolderBatch(people, np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16), Names.none()))
+    batch = encode(HolderBatch(people, np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16), NO_NAMES))
     for expected in (3, 3, 0):
         handled = limit.step(b"", 1, [batch], state)
         assert sum(add_counts([data[STEP.size :]], 3).sum() for _, data in handled.outputs) == expected
@@ -107,7 +107,7 @@ def test_a_cap_above_16_bits_holds():
         handled = limit.step(b"", 1, [holders(people)], state)
         assert len(list(handled.outputs)) == expected
         assert bool(handled.change()) == (expected == 1)
-        state = limit.decode(b"", limit.encode(handled.state))
+        state = limit.decode(limit.encode(handled.state))
 
 
 def integers(*values: int) -> np.ndarray:
@@ -120,14 +120,14 @@ def hashes(*values: int) -> np.ndarray:
 
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
     fn = BoundPerWindow(steps=Steps.of(window=10, start=0), noise=NOISE, items_per_step=2)
-    batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
+    batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), NO_NAMES, np.array([4.0, 1.0, 3.0]))
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
-    held = decode(HolderBatch, found[STEP.size :])
+    held = HolderBatch.read([found[STEP.size :]])
     assert (held.users.tolist(), held.values.tolist()) == ([1, 2], [7, 1])
 
 
 def counted(output: tuple[bytes, bytes]) -> CountBatch:
-    return decode(CountBatch, output[1][STEP.size :])
+    return CountBatch.read([output[1][STEP.size :]])
 
 
 @pytest.mark.parametrize("distinct", [True, False])
@@ -141,13 +141,13 @@ def test_values_of_what_counts_are_clipped(distinct):
         users, items = zip(*pairs, strict=True)
         values = integers(*(90 if item == 7 else 5 for item in items))
         ranks = np.zeros(len(users), np.uint16)
-        return encode(HolderBatch(hashes(*users), hashes(*items), ranks, Names.none(), values))
+        return encode(HolderBatch(hashes(*users), hashes(*items), ranks, NO_NAMES, values))
 
-    first = stage.step(b"", 0, [holders((1, 7), (2, 7), (2, 8))], stage.decode(b"", []))
+    first = stage.step(b"", 0, [holders((1, 7), (2, 7), (2, 8))], stage.decode([]))
     (one,) = map(counted, first.outputs)
     assert [one.items.tolist(), one.counts.tolist()] == [[7, 8], [2, 1]]
     assert one.sums.tolist() == [100, 5]
-    restored = stage.decode(b"", [first.change()])
+    restored = stage.decode([first.change()])
     second = stage.step(b"", 1, [holders((1, 7), (3, 7), (2, 9))], restored)
     (two,) = map(counted, second.outputs)
     again = 0 if distinct else 1

@@ -77,7 +77,7 @@ def test_a_state_is_small_however_many_events_there_were():
         fns = dofns_of(made)
         stage, closing = started(fns["RunningAnswers"], random.Random(1)), OpenWindows(fns["ToClock"], made.steps)
         closing.send(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
-        now = made.steps.decision_time(made.steps.end - 2, 2).micros
+        now = made.steps.decision_time(made.steps.end - 2, 2)
         stage.feed(closing.close(now))
         stage.advance(now)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))

@@ -47,7 +47,7 @@ def test_no_pipeline_holds_the_key(name, noise_of_a_file, monkeypatch):
     def refuse(noise):
         raise AssertionError("a key was about to leave")
 
-    monkeypatch.setattr(PrfNoise, "_with_key", refuse)
+    monkeypatch.setattr(PrfNoise, "__getstate__", refuse)
     with pytest.raises(AssertionError, match="about to leave"):
         pickle.dumps(KeyedNoise(b"given as bytes, so it has to travel"))
     pipeline.to_runner_api()

@@ -11,7 +11,7 @@ from event_forms import of_elements, run_bounded
 from every_runner import one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
+from privstream.transforms.batches import NO_NAMES, EventBatch, HolderBatch, StepKey
 from privstream.transforms.questions.running_stages import BoundValues
 from privstream.transforms.timing.clock import STEP
 
@@ -116,9 +116,9 @@ def bounded(rows, limit=1):
     made = transform("person")
     stage = BoundValues(steps=made.steps, noise=KeyedNoise(KEY), limit=limit)
     users, items, times = (np.array(column) for column in zip(*rows, strict=True))
-    batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), Names.none())
+    batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), NO_NAMES)
     ((_, record),) = stage.bound(StepKey(3, 0), batch)
-    left = decode(HolderBatch, record[STEP.size :])
+    left = HolderBatch.read([record[STEP.size :]])
     return sorted(zip(left.users.tolist(), left.items.tolist(), left.ranks.tolist(), strict=True))
 
 

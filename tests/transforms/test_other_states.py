@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.transforms.timing.step_fn import PROGRESS
 from tiny_runner import END, Chain, dofns_of
 from workloads import SECOND, START

@@ -13,7 +13,7 @@ from grids import some_quick
 from privstream.mechanisms.continual.predecessor import PredecessorStep
 from privstream.mechanisms.continual.ranges import Updates
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.batches import EventBatch, Names, encode
+from privstream.transforms.batches import NO_NAMES, EventBatch, encode
 from privstream.transforms.parameters import BEGIN
 from privstream.transforms.parameters import END as END_
 from privstream.transforms.questions.running_stages import PredecessorQueries, RangeCounts, updates_of
@@ -146,7 +146,7 @@ def test_answers_are_right_where_there_is_no_noise(name):
 def test_of_one_moment_an_insertion_comes_last_in_any_order_and_batches():
     columns = np.array([[5, 5, 6, 6], [END_, BEGIN, BEGIN, END_], [9, 9, 3, 4]]).T
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        parts = [EventBatch(*columns[[i]].T.astype(np.uint64), Names.none()) for i in order]
+        parts = [EventBatch(*columns[[i]].T.astype(np.uint64), NO_NAMES) for i in order]
         joined = updates_of([encode(replace(part, times=part.times.astype(np.int64))) for part in parts])
         assert joined.points.tolist() == [6, 6, 5, 5]
         assert joined.inserted.tolist() == [True, False, False, True]

@@ -41,7 +41,7 @@ def feed(stage, step: int, people: np.ndarray) -> int:
     """Send holdings of a step, decide it, and return the bytes that this wrote to state."""
     before = stage.cells.added
     stage.feed([(b"", stepped(step, encode(held(people))))])
-    stage.advance(STEPS.decision_time(step, 4).micros)
+    stage.advance(STEPS.decision_time(step, 4))
     return stage.cells.added - before
 
 

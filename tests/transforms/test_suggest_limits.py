@@ -8,7 +8,7 @@ import pyarrow as pa
 import runner_harness
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.batches import NO_NAMES, EventBatch, StepKey, encode
 from privstream.transforms.questions.data_set_stages import SuggestLimits
 
 RUN = {"window": 60, "start": 0, "end": 600}
@@ -36,7 +36,7 @@ def measured(found, *, shuffle=0):
     records = []
     for (step, _), rows in groups.items():
         users, items = (np.array(column, np.uint64) for column in zip(*rows, strict=True))
-        batch = EventBatch(users, items, np.full(len(rows), step, np.int64), Names.none(), None)
+        batch = EventBatch(users, items, np.full(len(rows), step, np.int64), NO_NAMES, None)
         records.append((StepKey(step, 0).to_bytes(), encode(batch)))
     return made(epsilon=1.0).tally(records).tolist()
 

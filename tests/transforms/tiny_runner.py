@@ -281,7 +281,7 @@ class OpenWindows:
         return call_all(self.fn, [(key, self.waiting.pop(key)) for key in ready])
 
     def _decision(self, key: bytes) -> int:
-        return self.steps.decision_time(StepKey.from_bytes(key).step).micros
+        return self.steps.decision_time(StepKey.from_bytes(key).step)
 
 
 def started(fn: beam.DoFn, chance: random.Random, **options) -> Stage:

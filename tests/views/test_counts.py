@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.privacy.units import SECOND
-from privstream.mechanisms.views.counts import ShownCounts, released_columns
+from privstream.mechanisms.views.counts import ShownCounts
 from privstream.mechanisms.views.smoothing import rises, smooth
-from privstream.mechanisms.views.tables import meaningful
+from privstream.mechanisms.views.tables import meaningful, released_columns
 from privstream.transforms.timing.steps import Steps
 
 NOISE, LENGTH = 10.0, 60 * SECOND

@@ -9,21 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
+from privstream.mechanisms.mechanism import NOBODY, SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
     HolderBatch,
     Keyed,
     StepKey,
-    decode,
     encode,
     first_of_run,
     in_order,
-    named,
-    rows_of,
-    shard_key,
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
@@ -153,7 +148,7 @@ class CountContributions(StepFn, state="count_contributions"):
         held = HolderBatch.read(batches)
         chosen = self.choose({step: held}, state)
         rows = np.flatnonzero(chosen.counts)
-        charged = dict.fromkeys(LIMITS, Charges.none()) | {"times": Charges.of(held.users[rows])}
+        charged = dict.fromkeys(LIMITS, NOBODY) | {"times": Charges.of(held.users[rows])}
         if chosen.new is not None:
             listed = np.flatnonzero(chosen.new)
             charged["listed"] = Charges.of(held.users[listed])
@@ -169,17 +164,19 @@ class CountContributions(StepFn, state="count_contributions"):
         after = {
             limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
         }
-        return Stepped(after, sent, lambda: _entry(charged) if any(map(len, charged.values())) else b"")
+        return Stepped(
+            after, sent, lambda: _entry(charged) if any(len(each.keys) for each in charged.values()) else b""
+        )
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Used:
+    def decode(self, segments: list[bytes]) -> Used:
         found: list[dict[str, Any]] = [unpack("contributed", 1, one) for one in segments]
         return {limit: UserCounters.of(Charges.from_bytes(one[limit]) for one in found) for limit in LIMITS}
 
     @override
     def encode(self, state: Used) -> list[bytes]:
         charges = {limit: counter.compact() for limit, counter in state.items()}
-        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        starts = range(0, max(len(each.keys) for each in charges.values()), SEGMENT)
         return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
     def choose(self, held: Held, used: Used) -> Chosen:
@@ -204,7 +201,10 @@ class CountContributions(StepFn, state="count_contributions"):
             came[np.unique(pairs, return_index=True)[1]] = True
             came &= _charged(used["pairs"], pairs) == 0
         counts, at_once = came.copy(), self.bound.per_window
-        left = self.bound.allowed(self.steps.number(max(held)), self.steps.count) - used["times"].charged(people)
+        allowed = self.bound.in_run
+        if self.bound.paced and not self.bound.sampled and (windows := self.steps.count):
+            allowed = self.bound.allowed(self.steps.number(max(held)), windows)
+        left = allowed - used["times"].charged(people)
         least = left if at_once is None else np.minimum(left, at_once)
         over = np.flatnonzero(counts & (np.bincount(persons) > least)[persons])  # few: no other row needs an order
         if len(over):
@@ -276,7 +276,7 @@ class CountContributions(StepFn, state="count_contributions"):
 
 def _entry(charged: Charged) -> bytes:
     """Encode one entry of the log."""
-    return pack("contributed", 1, {limit: charged.get(limit, Charges.none()).to_bytes() for limit in LIMITS})
+    return pack("contributed", 1, {limit: charged.get(limit, NOBODY).to_bytes() for limit in LIMITS})
 
 
 def _held(records: Mapping[int, Sequence[bytes]], bits: int, number: int) -> Held:
@@ -287,9 +287,9 @@ def _held(records: Mapping[int, Sequence[bytes]], bits: int, number: int) -> Hel
         for record in each:
             if (part := record[0]) < PARTS and part >> (MOST_BITS - bits) != number:
                 continue
-            found.append(decode(HolderBatch, record[1:]))
+            found.append(HolderBatch.read([record[1:]]))
             if part == PARTS and bits:
-                found[-1] = rows_of(found[-1], np.flatnonzero(found[-1].users >> np.uint64(64 - bits) == number))
+                found[-1] = found[-1].some(np.flatnonzero(found[-1].users >> np.uint64(64 - bits) == number))
         if any(len(one.users) for one in found):
             held[step] = HolderBatch.join(found)
     return held
@@ -325,8 +325,8 @@ def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:
     """Send counts of a step on by shard of items."""
     shard = (counted.items % np.uint64(shards)).astype(np.int64)
     for number in np.unique(shard).tolist():
-        some = named(rows_of(counted, np.flatnonzero(shard == number)))
-        yield shard_key(number), stepped(step, encode(some))
+        some = counted.some(np.flatnonzero(shard == number))
+        yield StepKey(0, number).to_bytes(), stepped(step, encode(some))
 
 
 class CountEvents(BoundEvents):
@@ -336,10 +336,10 @@ class CountEvents(BoundEvents):
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         sums = None if events.values is None else events.values.astype(np.int64)
         counted = CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums)
-        yield shard_key(key.shard), stepped(key.step, encode(add_up(counted)))
+        yield StepKey(0, key.shard).to_bytes(), stepped(key.step, encode(add_up(counted)))
 
 
-CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
+CLOCK = StepKey(0, 0).to_bytes() + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
 
 
 def sums_record(step: int, sums: np.ndarray) -> Keyed:
@@ -371,7 +371,7 @@ class ReleaseDropped(StepFn, state="release_dropped"):
         sums = sum((np.frombuffer(batch, "<i8") for batch in batches), before)
         if (number := self.steps.number(step)) not in self.readings:
             return np.stack([sums, released]), ()
-        noisy = self.mechanism.release(self.readings.index(number) + 1, sums, self.noise_of(step))
+        noisy = self.mechanism.release(self.readings.index(number) + 1, sums, self.steps.renewed(self.noise, step))
         for name, more in zip((READINGS, *NUMBERS), [1, *(noisy - released).tolist()], strict=False):
             counter(name).inc(more)
         return np.stack([sums, noisy]), ()

@@ -227,8 +227,10 @@ class CountsParameters(Parameters):
     @property
     @override
     def release(self) -> Mapping[str, Any]:
+        found = super().release
+        arguments = {**found["arguments"], "max_contributions": None, "max_per_window": None}  # the bound has them
         rules = {"rules": counted_items(self.rules)} if self.rules else {}  # thresholds are applied to what was drawn
-        return {**super().release, "bound": plain(self.bound), **rules}
+        return {**found, "arguments": arguments, "bound": plain(self.bound), **rules}
 
     @property
     @override

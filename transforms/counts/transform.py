@@ -18,18 +18,16 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
-from privstream.mechanisms.noise.sources import RowNoise
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.counts import RELEASED, ShownCounts, released_columns
+from privstream.mechanisms.mechanism import pack, unpack
+from privstream.mechanisms.views.counts import RELEASED, ShownCounts
+from privstream.mechanisms.views.tables import released_columns
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
     Names,
     StepKey,
-    decode,
     encode,
     from_stream,
-    shard_key,
     string_buffers,
     to_stream,
 )
@@ -53,15 +51,6 @@ NO_KEYS = np.empty(0, np.uint64)
 NO_TEXTS = pa.array([], pa.large_string())
 NOTHING = np.zeros(0, np.int64)
 """A column that is missing where a step brought nothing."""
-
-
-def numbered(keys: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct keys, uint64, with those items behind them that are not there, and the numbers of all items."""
-    found = pc.index_in(pa.array(items), value_set=pa.array(keys))
-    new = found.is_null().to_numpy(zero_copy_only=False)
-    numbers = found.fill_null(0).to_numpy().astype(np.int64)
-    numbers[new] = len(keys) + np.arange(int(new.sum()))
-    return np.append(keys, items[new]), numbers
 
 
 class KnownKeys(NamedTuple):
@@ -90,6 +79,12 @@ class PublishCounts(StepFn, state="publish_counts"):
     row_type: Any  # whose columns tables have
     ended: bool  # whether tables come with step and shard, and rows count as published; else `ShowCounts` follows
     rows_published = Metrics.counter("privstream", "counts_published")
+
+    @override
+    def setup(self) -> None:
+        """Make the tables that noise is drawn from, for which no window has to wait then."""
+        for noise in self.mechanism.law.noises:
+            noise.law.draw(self.noise, 0)
 
     @override
     def initial(self, key: bytes) -> KnownKeys:
@@ -128,12 +123,12 @@ class PublishCounts(StepFn, state="publish_counts"):
         return KnownKeys(self.mechanism.restore(found["counts"]), found["keys"], texts)
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
+    def decode(self, segments: list[bytes]) -> KnownKeys:
         """Restore the state, and count again what came since."""
-        state: KnownKeys = super().decode(key, segments[:1])
+        state: KnownKeys = super().decode(segments)
         for segment in segments[1:]:
             (step,) = STEP.unpack_from(segment)
-            state, _ = self._counted(step, decode(CountBatch, segment[STEP.size :]), state)
+            state, _ = self._counted(step, CountBatch.read([segment[STEP.size :]]), state)
         return state
 
     @override
@@ -167,15 +162,19 @@ class PublishCounts(StepFn, state="publish_counts"):
         mechanism, number = self.mechanism, self.steps.number(step)
         if isinstance(mechanism, FoundKeys) and state.counts.step and state.counts.step % mechanism.kept == 0:
             state = state.only(*mechanism.compact(state.counts))
-        keys, numbers = numbered(state.keys, counted.items)
+        known = pc.index_in(pa.array(counted.items), value_set=pa.array(state.keys))
+        new = known.is_null().to_numpy(zero_copy_only=False)
+        keys, numbers = np.append(state.keys, counted.items[new]), known.fill_null(0).to_numpy().astype(np.uint64)
+        numbers[new] = np.arange(len(state.keys), len(keys))
         given = KeyedStep(
             step=number,
-            keys=numbers.astype(np.uint64),
+            keys=numbers,
             counts=counted.counts,
             sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
-            listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
+            listed=(NOTHING if counted.new is None else counted.new) if mechanism.bounds.listed else None,
+            names=keys,
         )
-        counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys))
+        counts, found = mechanism.step(state.counts, given, self.steps.renewed(self.noise, step))
         texts, fresh = state.texts, keys[len(state.keys) :]
         if len(fresh) and self.domain is None:
             texts = pa.concat_arrays([texts, counted.names.texts(fresh)])
@@ -190,9 +189,8 @@ class PublishCounts(StepFn, state="publish_counts"):
         for one in (found, *found.earlier):
             number = len(one.keys)
             answers = np.array([one.counts] if one.sums is None else [one.counts, one.sums])
-            margins = np.array(one.of_each("count_margin", "sum_margin"))
             columns = dict.fromkeys(names, pa.nulls(number))
-            columns |= released_columns(answers, margins, self.mechanism.max_value)
+            columns |= released_columns(answers, np.array(one.margins)[:, None], self.mechanism.max_value)
             if self.domain is None:
                 columns["item"] = state.texts.take(pa.array(one.keys))
             else:
@@ -243,7 +241,7 @@ class ShowCounts(StepFn, state="show_counts"):
         return pack("shown counts", 1, {"step": step, "released": to_stream(released), "shown": made})
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Seen:
+    def decode(self, segments: list[bytes]) -> Seen:
         released, shown = dict[int, pa.Table](), None
         for segment in segments:
             found: dict[str, Any] = unpack("shown counts", 1, segment)
@@ -330,7 +328,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ended=self.ended,
         )
         counts = self._without_sums(counted, apply_dofn)
-        clocks = WithClock(self.steps, map(shard_key, self._shared.of(self.shards)))
+        clocks = WithClock(self.steps, (StepKey(0, shard).to_bytes() for shard in self._shared.of(self.shards)))
         tables = apply_dofn(counts | "WithClock" >> clocks, publish, Keyed)
         if self.ended:
             return tables

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import Charges, UserCounters
 from privstream.transforms.batches import (
+    NO_NAMES,
     EventBatch,
     HolderBatch,
     Keyed,
@@ -26,9 +26,7 @@ from privstream.transforms.batches import (
     encode,
     first_of_run,
     in_order,
-    named,
     people_key,
-    rows_of,
     string_buffers,
     take_arguments,
     totals,
@@ -61,13 +59,13 @@ def count_clipped(name: str, values: np.ndarray, within: np.ndarray, limit: int)
 class SplitEvents(beam.DoFn):
     """Turn checked Arrow batches (see `EventFields.schema`) into encoded `EventBatch`es, by step and shard of people.
 
-    What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed 64-bit
-    hashes, or, with `positions`, items become their codes in `domain`; texts of items go along.
+    What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed
+    64-bit hashes, or, with `positions`, items become their codes in `domain`; texts of items go along.
     Users that are numbers stay these. Values are clipped to 0 and `max_value`, without which they are not read, and
     those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
 
     Args:
-        domain: has the `codes` of events, -1 for those that do not count: see `Domain`.
+        domain: has the `codes` of events, -1 for those that do not count: see `Domain`; None if all do.
     """
 
     noise: NoiseSource
@@ -133,7 +131,7 @@ class SplitEvents(beam.DoFn):
         users, items, codes, times = users[order], items[order], codes[order], batch["time"].to_numpy()[order]
         values = None if values is None else values[order]
         for to, part in parts:
-            names = Names.none()
+            names = NO_NAMES
             if hashes is not None and texts is not None:
                 held = distinct_in_order(codes[part])
                 names = Names.of(hashes[held], texts.take(pa.array(held)))
@@ -284,7 +282,7 @@ def parts_of_people(held: HolderBatch) -> Iterator[bytes]:
     edges = np.searchsorted(held.users >> np.uint64(58), np.arange(PARTS + 1, dtype=np.uint64)).tolist()
     for number, (start, end) in enumerate(itertools.pairwise(edges)):
         if start < end:
-            yield bytes([number]) + encode(named(rows_of(held, slice(start, end))))
+            yield bytes([number]) + encode(held.some(slice(start, end)))
 
 
 class BoundEvents(beam.DoFn):
@@ -347,7 +345,7 @@ class BoundPerWindow(BoundEvents):
         if self.counted:
             yield on_clock(key.step, encode_counts(*np.unique(held.items, return_counts=True)))
         elif not self.by_people:
-            yield on_clock(key.step, encode(named(held)))
+            yield on_clock(key.step, encode(held.some(slice(None))))
         elif not self.in_parts:
             yield people_key(key.shard), stepped(key.step, encode(held))
         else:
@@ -389,7 +387,7 @@ class LimitRows(StepFn, state="limit_rows"):
         count_dropped("contributions", len(admitted), int(len(admitted) - admitted.sum()))
         people = rows.users[admitted]
         charges = Charges.of(np.unique(people) if self.whole_steps else people)
-        if not len(charges):
+        if not len(charges.keys):
             return Stepped(state, (), unchanged)
         counts = encode_counts(*np.unique(rows.items[admitted], return_counts=True))
         return Stepped(state.add(charges), [on_clock(step, counts)], charges.to_bytes)
@@ -399,9 +397,10 @@ class LimitRows(StepFn, state="limit_rows"):
         return UserCounters()
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
+    def decode(self, segments: list[bytes]) -> UserCounters:
         return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
 
     @override
     def encode(self, state: UserCounters) -> list[bytes]:
-        return state.compact().to_segments()
+        charges = state.compact()
+        return [charges.slice(at, at + SEGMENT).to_bytes() for at in range(0, len(charges.keys), SEGMENT)]

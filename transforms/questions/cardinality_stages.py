@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.transforms.batches import (
+    NO_NAMES,
     EventBatch,
     HolderBatch,
     Keyed,
-    Names,
     StepKey,
     encode,
     first_of_run,
@@ -93,7 +93,7 @@ class LastPresence(BoundEvents):
         order = np.lexsort((events.items, events.times, events.users))
         rows = order[np.roll(first_of_run(events.users[order]), -1)]  # the first row is always one
         kinds = events.items[rows]
-        last = HolderBatch(events.users[rows], kinds, self.stays(key.step, kinds, events.times[rows]), Names.none())
+        last = HolderBatch(events.users[rows], kinds, self.stays(key.step, kinds, events.times[rows]), NO_NAMES)
         yield people_key(key.shard), stepped(key.step, encode(last))
 
     def stays(self, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ class TrackMembers(StepFn, state="track_members"):
         return [on_clock(at, CHANGE.pack(total)) for at, total in changes if total]
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Members:
+    def decode(self, segments: list[bytes]) -> Members:
         return Members.latest(map(Members.from_bytes, segments))
 
     @override

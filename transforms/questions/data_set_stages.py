@@ -18,7 +18,7 @@ from privstream.mechanisms.limits.contributions import ContributionHistogram, No
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
-from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, StepKey, decode, first_of_run, people_key
+from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, StepKey, first_of_run, people_key
 from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.parameters import within
 from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts, last_of_each
@@ -158,7 +158,7 @@ class SuggestLimits(DataSetTransform):
     def tally(self, found: Iterable[Waiting]) -> Integers:
         parts = [np.empty((3, 0), np.uint64)]
         for place, data in found:
-            events = decode(EventBatch, data)
+            events = EventBatch.read([data])
             steps = np.full(len(events.users), StepKey.from_bytes(place).step).astype(np.uint64)
             parts.append(np.stack([events.users, events.items, steps]))
         rows = np.concatenate(parts, axis=1)

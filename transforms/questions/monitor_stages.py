@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.monitor.monitor import (
     CONTINUES,
     NONE_UP,
@@ -20,9 +21,7 @@ from privstream.mechanisms.monitor.monitor import (
     UpItems,
 )
 from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Charges, UserCounters
-from privstream.transforms.batches import HolderBatch, Names
+from privstream.transforms.batches import NO_NAMES, HolderBatch, Names
 from privstream.transforms.counters import count_dropped
 from privstream.transforms.counts.transform import CountedTransform
 from privstream.transforms.people.bounding import BoundPerWindow, add_counts
@@ -40,7 +39,7 @@ class Statuses:
 
     counters: UserCounters = field(default_factory=UserCounters)
     up: UpItems = NONE_UP
-    names: Names = field(default_factory=Names.none)
+    names: Names = field(default=NO_NAMES)
 
 
 def with_streaks(found: StatusRows, before: UpItems) -> StatusRows:
@@ -75,16 +74,16 @@ class DecideSteps(StepFn, state="decide_steps"):
         count_dropped("charged", len(active), int(np.count_nonzero(~active)))
         by_status = self.monitor.calibration == "status"
         up = state.up if by_status else NONE_UP
-        found, charges, up = self.monitor.decide(state.counters, holdings, self.noise_of(step), up)
+        found, charges, up = self.monitor.decide(state.counters, holdings, self.steps.renewed(self.noise, step), up)
         if not by_status:
             found = with_streaks(found, state.up)
             up = UpItems(found.items, found.since)
         names = held.names if not len(state.up) else Names.union([state.names, held.names])
         rows = list(self._rows(step, found, names if self.listed is None else self.listed, by_status))
         self.published.inc(len(rows))
-        if not len(charges) and np.array_equal(up.items, state.up.items):
+        if not len(charges.keys) and np.array_equal(up.items, state.up.items):
             return Stepped(state, rows, unchanged)
-        kept = names.select(up.items) if self.listed is None and len(up) else Names.none()
+        kept = names.select(up.items) if self.listed is None and len(up) else NO_NAMES
         after = Statuses(state.counters.add(charges), up, kept)
         return Stepped(after, rows, lambda: _entry(charges, after))
 
@@ -101,9 +100,7 @@ class DecideSteps(StepFn, state="decide_steps"):
             yield self.row_type(*window, *what, *number, self.steps.bounds(since + before)[0], STATUSES[status])
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
-        if not segments:
-            return self.initial(key)
+    def decode(self, segments: list[bytes]) -> Statuses:
         found: list[dict[str, Any]] = [unpack("statuses", 1, segment) for segment in segments]
         last = found[-1]
         names = Names(*(last[f"names.{name}"] for name in ("items", "offsets", "text")))
@@ -113,7 +110,7 @@ class DecideSteps(StepFn, state="decide_steps"):
     @override
     def encode(self, state: Statuses) -> list[bytes]:
         charges = state.counters.compact()
-        starts = range(0, max(1, len(charges)), SEGMENT)
+        starts = range(0, max(1, len(charges.keys)), SEGMENT)
         return [_entry(charges.slice(start, start + SEGMENT), state) for start in starts]
 
 
@@ -178,7 +175,9 @@ class TestCounts(RunningAnswers, state="test_counts"):
             return state, []
         signs, thresholds = (np.array([getattr(rule, of) for rule in self.listed]) for of in ("sign", "threshold"))
         counts = signs * add_counts(batches, len(self.listed))
-        after, answers = self.mechanism.step(state.progress, counts, self.noise_of(step), thresholds=signs * thresholds)
+        after, answers = self.mechanism.step(
+            state.progress, counts, self.steps.renewed(self.noise, step), thresholds=signs * thresholds
+        )
         left = math.floor(max(0.0, self.mechanism.epsilon - self.mechanism.spent(after)) * PARTS) / PARTS
         hits, stopped = np.flatnonzero(answers.hits), self.mechanism.halted(after)  # rules behind the last one are cut
         since = np.full(len(self.listed), NEVER)

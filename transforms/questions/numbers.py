@@ -314,7 +314,7 @@ class QueriesParameters(Parameters):
 
     def _positions(self, query: LinearQuery) -> tuple[int, ...]:
         """Return the places in the domain that a query adds up."""
-        found = self.domain.positions(pa.array(query.items, pa.string()))
+        found = self.domain.codes(pa.record_batch({"item": pa.array(query.items, pa.string())}))
         if found.min() < 0:
             raise ValueError(f"queries must be about items of the domain, and one of query {query.name!r} is not")
         return tuple(sorted(found.tolist()))

@@ -22,11 +22,11 @@ from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import (
+    NO_NAMES,
     EventBatch,
     HolderBatch,
     Keyed,
     KeyedBatch,
-    Names,
     StepKey,
     encode,
     first_of_run,
@@ -94,7 +94,9 @@ class RunningAnswers(StepFn, state="running_answers"):
 
     def answer(self, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[tuple[Any, ...]]]:
         """Return the state after a step, and the fields of each row behind those of the window."""
-        state, found = self.mechanism.step(state, self.asked.counts_of(step, batches), self.noise_of(step))
+        state, found = self.mechanism.step(
+            state, self.asked.counts_of(step, batches), self.steps.renewed(self.noise, step)
+        )
         return state, self.asked.rows(state, found)
 
 
@@ -229,7 +231,7 @@ class BoundValues(BoundEvents):
         places = place_in_run(events.users, order)
         some = order[places[order] < self.limit]
         count_dropped("values", len(events.users), len(events.users) - len(some))
-        held = HolderBatch(events.users[some], events.items[some], places[some].astype(np.uint16), Names.none())
+        held = HolderBatch(events.users[some], events.items[some], places[some].astype(np.uint16), NO_NAMES)
         yield people_key(key.shard), stepped(key.step, encode(held))
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.fields import is_text, unchecked_text
+from privstream.transforms.reading.fields import TEXT, kind_of, unchecked_text
 
 MOST_COLUMNS = 16  # of an item
 
@@ -118,10 +118,10 @@ class Spelling:
     normalize: bool = False
     fold_case: bool = False
 
-    def column(self, column: pa.Array) -> pa.Array:
-        """Return a column without white space and texts that stand for nothing; it need not be valid UTF-8."""
-        text = unchecked_text(column)
-        if not (self.trim or self.null) or not is_text(text.type):
+    def column(self, column: pa.Array, *, written: bool = False) -> pa.Array:
+        """Return a column without white space and texts that stand for nothing: see `unchecked_text`."""
+        text = unchecked_text(column, written=written)
+        if not (self.trim or self.null) or kind_of(text.type) != TEXT:
             return text
         text = unchecked_text(text.cast(pa.large_binary()))
         if self.trim:
@@ -234,13 +234,9 @@ class Domain:
     def __getitem__(self, position: int) -> str:
         return str(self.texts[position].as_py())
 
-    def positions(self, texts: pa.Array) -> np.ndarray:
-        """Return the position (int64) of each text; -1 for one that is not in the domain."""
-        return np.asarray(pc.fill_null(pc.index_in(texts, self.texts), -1).to_numpy(), np.int64)
-
     def codes(self, batch: pa.RecordBatch) -> np.ndarray:
-        """Return the position of the item of each event."""
-        return self.positions(batch["item"])
+        """Return the position (int64) of each item; -1 for one that is not in the domain."""
+        return np.asarray(pc.fill_null(pc.index_in(batch["item"], self.texts), -1).to_numpy(), np.int64)
 
 
 def public_keys(items: Domain, noise: NoiseSource) -> Names:

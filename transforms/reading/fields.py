@@ -40,17 +40,16 @@ class EventFields:
     timed: bool = True
     value: str = UNREAD
 
-    @property
-    def required(self) -> tuple[str, ...]:
-        """The fields that columns must have."""
-        read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed, "value": self.value != UNREAD}
-        return tuple(name for name, needed in read.items() if needed)
-
     def schema(self) -> pa.Schema:
         """Return the columns of batches that are checked; times are microseconds since 1970."""
-        user = pa.int64() if self.user == NUMBER else pa.string()
-        kinds = {"user": user, "item": pa.string(), "time": pa.int64(), "value": pa.float64()}
-        return pa.schema([(name, kind) for name, kind in kinds.items() if name == "time" or name in self.required])
+        columns = {"time": pa.int64()}
+        if self.item:
+            columns = {"item": pa.string()} | columns
+        if self.user != UNREAD:
+            columns = {"user": pa.int64() if self.user == NUMBER else pa.string()} | columns
+        if self.value != UNREAD:
+            columns["value"] = pa.float64()
+        return pa.schema(columns)
 
 
 MISSING, TYPE, RANGE, SYNTAX, VALUE = "missing", "type", "range", "syntax", "value"
@@ -152,11 +151,6 @@ def marked(name: str, given: object = "", **rules: np.ndarray) -> Marks:
     return [(mask, broken(name, rule, given)) for rule, mask in rules.items() if mask.any()]
 
 
-def null_rows(column: pa.Array) -> np.ndarray:
-    """Tell which rows of a column are null."""
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-
-
 def describe_row(columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
     """Return a function that writes one row of some columns as JSON; of damaged columns it says no more than that."""
     sound: dict[str, pa.Array] = {}
@@ -196,37 +190,32 @@ _POINT = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing 
 _DECIMAL = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,4})?$"
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a column's values are text, or bytes that may be UTF-8."""
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return value in _AS_BINARY or value in _AS_TEXT or value in _VIEWS or pa.types.is_fixed_size_binary(value)
+INTEGER, DECIMAL, FLOAT, WRITTEN, NULL, OTHER = "integer", "decimal", "float", "written", "null", "other"
+NUMBERS = {INTEGER, DECIMAL, FLOAT}
+KNOWN_AS_TEXT = {TEXT, INTEGER, DECIMAL, WRITTEN, NULL}
+"""Kinds of which `text_column` makes text."""
 
 
-def is_known_as_text(kind: pa.DataType) -> bool:
-    """Tell whether a column's values are text, or what `as_text` and `text_column` make text of."""
-    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind) or _is_written(kind)
+def kind_of(type_: pa.DataType) -> str:
+    """Return the kind of a column's values: TEXT may be bytes; days, truth values and UUIDs are WRITTEN."""
+    values = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if values in _AS_BINARY or values in _AS_TEXT or values in _VIEWS or pa.types.is_fixed_size_binary(values):
+        return TEXT
+    if isinstance(type_, pa.UuidType) or pa.types.is_date(type_) or pa.types.is_boolean(type_):
+        return WRITTEN
+    tests = {INTEGER: pa.types.is_integer, DECIMAL: pa.types.is_decimal, FLOAT: pa.types.is_floating}
+    return next((kind for kind, test in (tests | {NULL: pa.types.is_null}).items() if test(type_)), OTHER)
 
 
-def _is_written(kind: pa.DataType) -> bool:
-    """Tell whether values are days, decimals, truth values or UUIDs, which are known by their texts."""
-    tests = (pa.types.is_date, pa.types.is_decimal, pa.types.is_boolean)
-    return isinstance(kind, pa.UuidType) or any(test(kind) for test in tests)
+def unchecked_text(column: pa.Array, *, written: bool = False) -> pa.Array:
+    """Return bytes as text that need not be valid, in the same memory: for `text_column` and others, which check it.
 
-
-def is_number(kind: pa.DataType) -> bool:
-    """Tell whether a column's values are numbers."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def as_text(column: pa.Array) -> pa.Array:
-    """Return days, decimals, truth values and UUIDs as the texts that they are known by; other columns as they are."""
-    if isinstance(column.type, pa.UuidType):
+    Days, decimals, truth values and UUIDs become the texts that they are known by if they are to be `written`.
+    """
+    if written and isinstance(column.type, pa.UuidType):
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
-    return column.cast(pa.string()) if _is_written(column.type) else column
-
-
-def unchecked_text(column: pa.Array) -> pa.Array:
-    """Return bytes as text that need not be valid, in the same memory: for `text_column` and others, which check it."""
+    if written and kind_of(column.type) in (WRITTEN, DECIMAL):
+        return column.cast(pa.string())
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
     if column.type not in _AS_TEXT:
@@ -257,15 +246,10 @@ def plain(name: str, column: pa.Array) -> pa.Array:
         return column
     column = checked(name, column)
     words = unchecked_text(plain(name, column.dictionary))
-    if is_text(words.type) and (long := _lengths(words) > LONGEST_TEXT).any():
-        words = pc.if_else(pa.array(long), pa.scalar("x" * (LONGEST_TEXT + 1), words.type), words)
+    if kind_of(words.type) == TEXT:
+        long = pc.fill_null(pc.greater(pc.binary_length(words), LONGEST_TEXT), False)
+        words = pc.if_else(long, pa.scalar("x" * (LONGEST_TEXT + 1), words.type), words) if long.true_count else words
     return pa.DictionaryArray.from_arrays(column.indices, words, safe=False).dictionary_decode()
-
-
-def _lengths(texts: pa.Array) -> np.ndarray:
-    """Return the bytes of each text, int32 or int64; 0 for a null."""
-    lengths = pc.binary_length(texts)
-    return np.asarray((pc.fill_null(lengths, 0) if texts.null_count else lengths).to_numpy())
 
 
 def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
@@ -274,10 +258,10 @@ def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
     for name, given in columns.items():
         coded = pa.types.is_dictionary(given.type)
         words = given.type.value_type if coded else given.type
-        if is_text(words) and (coded or words == pa.large_string() or words in _VIEWS):
+        if kind_of(words) == TEXT and (coded or words == pa.large_string() or words in _VIEWS):
             column = checked(name, given)
             texts = plain(name, column.dictionary if coded else column)
-            lengths = np.minimum(_lengths(texts), LONGEST_TEXT + 1)
+            lengths = np.minimum(pc.fill_null(pc.binary_length(texts), 0).to_numpy(), LONGEST_TEXT + 1)
             lengths = (
                 np.append(lengths, 0)[pc.fill_null(column.indices.cast(pa.int64()), len(texts))] if coded else lengths
             )
@@ -293,7 +277,7 @@ def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
 def text_column(name: str, column: pa.Array) -> Marked:
     """Return a column of text, bytes, integers or nulls as text, and which rows break a rule."""
     column = checked(name, column)
-    nulls = null_rows(column)
+    nulls = column.is_null().to_numpy(zero_copy_only=False)
     if column.type in _AS_TEXT:  # one by one: damaged input alone is
         texts = ["-" if data is None else _decoded(data) for data in column.to_pylist()]
         invalid = np.array([text is None for text in texts], np.bool_)
@@ -301,7 +285,7 @@ def text_column(name: str, column: pa.Array) -> Marked:
         return found, marked(name, missing=nulls, encoding=invalid) + marks
     if column.type not in _AS_BINARY:
         return column.cast(pa.string()).fill_null("-"), marked(name, missing=nulls)
-    lengths = _lengths(column)
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
     long = lengths > LONGEST_TEXT
     dropped = nulls if pa.types.is_string(column.type) else nulls | long  # plain text has room for 2 GiB
     if dropped.any():
@@ -318,7 +302,7 @@ def _decoded(data: bytes) -> str | None:
 def number_column(name: str, column: pa.Array) -> Marked:
     """Return a column as `text_column` takes it as points, int64, and which rows are none."""
     if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
-        marks = marked(name, missing=null_rows(column))
+        marks = marked(name, missing=column.is_null().to_numpy(zero_copy_only=False))
         points = column.fill_null(0).cast(pa.int64())
     else:
         texts, marks = text_column(name, column)
@@ -369,9 +353,9 @@ def with_nulls(column: pa.Array, marks: Marks) -> Marked:
 
 def _numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, Marks]:
     kind = column.type
-    if is_number(kind) or pa.types.is_null(kind):
+    if kind_of(kind) in {*NUMBERS, NULL}:
         found = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
-        return found, marked(VALUE, missing=null_rows(column))
+        return found, marked(VALUE, missing=column.is_null().to_numpy(zero_copy_only=False))
     if kind not in _AS_BINARY:
         raise broken(VALUE, "number", kind)
     texts, marks = text_column(VALUE, column)

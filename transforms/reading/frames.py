@@ -14,21 +14,20 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading import filters
 from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
 from privstream.transforms.reading.fields import (
+    INTEGER,
+    KNOWN_AS_TEXT,
     MISSING,
     NUMBER,
+    TEXT,
     TYPE,
     BrokenRuleError,
     EventFields,
     Marked,
-    Marks,
-    as_text,
     broken,
     checked,
     cut_by_text,
     describe_row,
-    is_known_as_text,
-    is_text,
-    null_rows,
+    kind_of,
     number_column,
     plain,
     text_column,
@@ -109,21 +108,16 @@ def read_rows(
     The columns are raw ones; text that is bytes need not be valid. `parsed` has what others have read of the same rows.
     """
     passing, refused, parsed = np.ones(rows, np.bool_), dict[int, BrokenRuleError](), {} if parsed is None else parsed
-
-    def refuse(marks: Marks) -> None:
-        for mask, rule in marks:
-            for row in np.flatnonzero(mask & passing).tolist():
-                refused.setdefault(row, rule)
-
     if names.where is not None:
         asked = {}
         for field, kind in names.where.kinds.items():  # one that is missing has no value
             asked[field], marks = _of_each_kind(
                 columns.get(field, pa.nulls(rows)), partial(of_kind, field, kind, names)
             )
-            refuse(marks)
-        passing = names.where.passes(asked, rows)
-        passing[list(refused)] = False
+            for mask, rule in marks:
+                refused |= dict.fromkeys(np.flatnonzero(mask & passing).tolist(), rule)
+                passing &= ~mask
+        passing &= names.where.passes(asked, rows)
     filtered, made = rows - int(np.count_nonzero(passing)) - len(refused), []
     for content, those in names.read(fields).items():
         parts = []
@@ -134,10 +128,11 @@ def read_rows(
                 column = columns.get(field, pa.nulls(rows))
                 parsed[key] = _of_each_kind(column, partial(read_column, what, fields, names))
             found, marks = parsed[key]
-            refuse(marks)
+            for mask, rule in marks:
+                refused |= dict.fromkeys(np.flatnonzero(mask & passing).tolist(), rule)
+                passing &= ~mask
             parts.append(found)
         made.append(join_columns([pc.fill_null(part, "") for part in parts]) if len(parts) > 1 else parts[0])
-    passing[list(refused)] = False
     clean = pa.RecordBatch.from_arrays(made, schema=fields.schema())
     clean = clean if passing.all() else clean.filter(pa.array(passing))
     return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing), filtered)
@@ -149,15 +144,15 @@ NEEDED = {filters.NUMBER: "a finite number", filters.TEXT: "valid text that is n
 def of_kind(field: str, kind: str | None, names: FieldNames, column: pa.Array) -> Marked:
     """Read a column that a condition needs, null where it has no value; true if it is only asked whether it has one."""
     column = checked("where", plain("where", column))
-    column = names.spelling.column(as_text(column) if kind in (filters.TEXT, filters.TRUTH) else column)
+    column = names.spelling.column(column, written=kind in (filters.TEXT, filters.TRUTH))
     if kind is None:
-        there = pc.greater(pc.binary_length(column), 0) if is_text(column.type) else column.is_valid()
+        there = pc.greater(pc.binary_length(column), 0) if kind_of(column.type) == TEXT else column.is_valid()
         return pc.if_else(pc.fill_null(there, False), True, pa.scalar(None, pa.bool_())), []
     rule = BrokenRuleError("where", TYPE, f"field `{field}`, which where reads, must be {NEEDED.get(kind, kind)}")
     try:
         if kind == filters.NUMBER:
             found, marks = with_nulls(*value_column(column, decimal=names.decimal))
-        elif not is_known_as_text(column.type) or (kind == filters.TRUTH and pa.types.is_integer(column.type)):
+        elif kind_of(column.type) not in KNOWN_AS_TEXT - ({INTEGER} if kind == filters.TRUTH else set()):
             raise rule
         else:
             found, marks = with_nulls(*text_column("where", column))
@@ -179,8 +174,8 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
         return pa.array(times), [mark for mark in marks if fields.timed or mark[1].code != f"time_{MISSING}"]
     if content == "value":
         return value_column(names.spelling.column(column), fields.value, names.decimal)
-    column = names.spelling.column(as_text(column))
-    if not is_known_as_text(column.type):
+    column = names.spelling.column(column, written=True)
+    if kind_of(column.type) not in KNOWN_AS_TEXT:
         raise broken(what, "text", column.type)
     if content == "user" and fields.user == NUMBER:
         return number_column(what, column)
@@ -203,7 +198,7 @@ def _of_each_kind(column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marke
     try:
         return read(column)
     except BrokenRuleError as rule:
-        nulls = null_rows(column)
+        nulls = column.is_null().to_numpy(zero_copy_only=False)
         found, marks = read(pa.nulls(len(column)))
         return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
 
@@ -264,7 +259,8 @@ def raw_columns(batch: pa.RecordBatch, fields: EventFields, names: FieldNames = 
     wanted = dict.fromkeys(names.where.kinds if names.where else (), "where") | contents
     counts = {name: batch.schema.names.count(name) for name in wanted}
     for name, content in wanted.items():
-        if counts[name] > 1 or (not counts[name] and content in fields.required):
+        optional = content == "where" or (content == "time" and not fields.timed)
+        if counts[name] > 1 or not (counts[name] or optional):
             rule = "one column" if counts[name] else "a column"
             raise BrokenRuleError(content, TYPE if counts[name] else MISSING, f"events must have {rule} {name}")
     return {name: batch.column(batch.schema.get_field_index(name)) for name in wanted if counts[name]}

@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from privstream.mechanisms.privacy.units import SECOND as MICROS
 from privstream.transforms.reading.fields import (
     EPOCH,
+    NUMBERS,
+    TEXT,
     Marks,
     broken,
     column_of,
-    is_number,
-    is_text,
+    kind_of,
     marked,
-    null_rows,
     unchecked_text,
 )
 from privstream.transforms.timing.steps import LAST_YEAR, read_zone
@@ -222,7 +222,7 @@ def read_times(column: pa.Array, written: TimeForm, name: str = "time") -> tuple
     Text need not be valid UTF-8, and is no time then. What a row that breaks a rule is, is not defined.
     """
     kind = column.type
-    if is_text(kind):
+    if kind_of(kind) == TEXT:
         for arrow in (pa.timestamp("ns", "UTC"), pa.timestamp("ns")) if written.form is None else ():
             with suppress(pa.ArrowInvalid):
                 return read_times(column.cast(arrow), written, name)
@@ -230,9 +230,9 @@ def read_times(column: pa.Array, written: TimeForm, name: str = "time") -> tuple
     else:
         moments = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         if written.unit is None and not (moments or pa.types.is_null(kind)):
-            raise broken(name, "unit" if is_number(kind) else "moment", kind)
+            raise broken(name, "unit" if kind_of(kind) in NUMBERS else "moment", kind)
         times, marks = _of_numbers(column, written.unit or "s", name)
-        local = ~null_rows(column) & (moments and getattr(kind, "tz", None) is None)
+        local = ~column.is_null().to_numpy(zero_copy_only=False) & (moments and getattr(kind, "tz", None) is None)
     if written.zone == "UTC" or not local.any():
         return times, marks
     if written.zone is None:
@@ -245,7 +245,7 @@ def read_times(column: pa.Array, written: TimeForm, name: str = "time") -> tuple
 
 def _of_numbers(column: pa.Array, unit: str, name: str) -> tuple[np.ndarray, Marks]:
     """Return timestamps or numbers in microseconds, and which rows break a rule; another type raises the rule."""
-    nulls, per_second = null_rows(column), PER_SECOND[unit]
+    nulls, per_second = column.is_null().to_numpy(zero_copy_only=False), PER_SECOND[unit]
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     kind = column.type

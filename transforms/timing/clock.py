@@ -121,7 +121,7 @@ class CloseWindows(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, batches: PCollection[Any]) -> Any:
-        ends = self.steps.decision_time(0).micros % self.steps.grid
+        ends = self.steps.decision_time(0) % self.steps.grid
         windows = FixedWindows(Duration(micros=self.steps.grid), Timestamp(micros=ends))
         return (
             batches
@@ -149,7 +149,7 @@ class StampBatches(beam.DoFn):
     def process(self, element: KeyedBatch, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
         key, (events, _) = element
         self.sent.inc(events)
-        end = self.steps.decision_time(StepKey.from_bytes(key).step)
+        end = Timestamp(micros=self.steps.decision_time(StepKey.from_bytes(key).step))
         if not end <= timestamp < NO_TIME:
             yield TimestampedValue(element, end - Duration(micros=MILLISECOND))
 

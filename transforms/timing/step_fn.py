@@ -19,8 +19,8 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.mechanism import pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed, take_arguments
 from privstream.transforms.timing.clock import NO_TIME, RULE, SEED, STEP, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, Steps
@@ -166,17 +166,13 @@ class StepFn(beam.DoFn, ABC):
         """Decode a state."""
         return self.mechanism.restore(data)
 
-    def decode(self, key: bytes, segments: list[bytes]) -> Any:
-        """Return the state that a log describes."""
-        return self.restore(segments[0]) if segments else self.initial(key)
+    def decode(self, segments: list[bytes]) -> Any:
+        """Return the state that a log describes: at least one segment."""
+        return self.restore(segments[0])
 
     def encode(self, state: Any) -> list[bytes]:
         """Return a short log that describes a state."""
         return [self.snapshot(state)]
-
-    def noise_of(self, step: int) -> NoiseSource:
-        """Return the noise of a step: another one after everything has started afresh."""
-        return self.steps.renewed(self.noise, step)
 
     def run(
         self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Any
@@ -244,7 +240,7 @@ class StepFn(beam.DoFn, ABC):
         given = {step: sorted(record[STEP.size :] for record in some) for step, some in batches.items()}
         changes: list[bytes] | None = [] if progress.log else None
         for step, found in self.run(key, range(before + 1, due + 1), given, known.state):
-            at = self.steps.last_moment(step)
+            at = Timestamp(micros=self.steps.bounds_micros(step)[1] - 1)  # of its rows, as everywhere in Beam
             yield from (TimestampedValue(output, at) for output in found.outputs)
             known.state = found.state
             if found.change is None:
@@ -287,7 +283,8 @@ class StepFn(beam.DoFn, ABC):
             target = self.block_end(level, handled)
             if before is None or self.block_end(level, before) != target:
                 fire = self.steps.decision_time(target, self.timer_offset)
-                set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
+                hold = fire if level else self.steps.bounds_micros(handled + 1)[1] - 1
+                set_timer(timer, Timestamp(micros=fire), hold=Timestamp(micros=hold), tag=str(level))
 
     def _open(self, key: bytes, cells: Cells, *, decode: bool = True) -> Known:
         """Return what a key knows, out of the cache if it is current; a state that is not there need not be decoded.
@@ -313,7 +310,7 @@ class StepFn(beam.DoFn, ABC):
             for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
                 if sum(map(len, found)) != size:
                     raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
-            known.state = self.decode(key, segments)
+            known.state = self.decode(segments) if segments else self.initial(key)
             for record in records:
                 if (step := STEP.unpack_from(record)[0]) > progress.handled:
                     known.records.setdefault(step, []).append(record)

@@ -402,17 +402,13 @@ class Steps:
         later: np.ndarray = self.starts[np.minimum(self.starting(moments) + windows, len(self.starts) - 1)]
         return later
 
-    def last_moment(self, step: int) -> Timestamp:
-        """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
-        return timestamp(self.bounds_micros(step)[1] - 1)
-
-    def decision_time(self, step: int, timer_offset: int = 0) -> Timestamp:
-        """Return the event time at which a stage of the dataflow acts on a step.
+    def decision_time(self, step: int, timer_offset: int = 0) -> int:
+        """Return the event time, in microseconds, at which a stage of the dataflow acts on a step.
 
         An element emitted at the watermark T may reach the next stage after that stage's timers at T: so each stage
         acts one millisecond after the one before: `timer_offset` is the number of that stage.
         """
-        return timestamp(self.bounds_micros(step)[1] + self.allowed_lateness + timer_offset * MILLISECOND)
+        return self.bounds_micros(step)[1] + self.allowed_lateness + timer_offset * MILLISECOND
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
