@@ -61,7 +61,7 @@ class Private(beam.PTransform[Any, Any]):
         (paid,), (info,) = plan.questions, (question.info for question in monitor.questions.values())
         super().__init__(info.transform.rpartition(".")[2])
         self.fields = named = plan.fields[paid.name]
-        self.transform = info.transform_class(**plan.arguments(paid), noise=noise).with_fields(
+        self.transform = info.transform_class(**plan.given[paid.name], noise=noise).with_fields(
             user=named.user or "user",
             item=named.several or named.item or "item",
             time=named.time,

@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from privstream.pipelines.command import NothingUsableError, RunError, UsageError, without_dashes
@@ -90,16 +90,26 @@ def ask(
         >>> found = ask("counts", frame, epsilon=1, delta=1e-6, key="key", ...)  # doctest: +SKIP
         >>> found.table.to_pandas()  # doctest: +SKIP
     """
-    if isinstance(question, Monitor | os.PathLike):
-        return _asked(lambda folder: _run_monitor(question, frame, output, keywords, folder))
-    if not isinstance(question, Question) and question not in MODELS:
-        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {question!r}{meant(question, MODELS)}")
-    kind = type(question) if isinstance(question, Question) else MODELS[question]
-    check_account(keywords)
-    if isinstance(question, Question):
-        keywords = {name: getattr(question, name) for name in question.model_fields_set - {"question"}} | keywords
-    (found,) = _asked(lambda folder: _run(kind, frame, output, keywords, folder)).values()
-    return found  # type: ignore[no-any-return]
+    several = isinstance(question, Monitor | os.PathLike)
+    said = io.StringIO()
+    with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()), _loggers_kept():
+                monitor, words = (_several if several else _single)(question, output, keywords, folder)
+                with words:
+                    paths = _execute(monitor, frame)
+        except (UsageError, ValueError, TypeError, NothingUsableError) as error:
+            found = error.__cause__ if isinstance(error, UsageError) else error
+            kind = TypeError if isinstance(found, TypeError) else ValueError
+            raise kind(without_dashes(str(error))) from None
+        except RunError as error:
+            raise RuntimeError(str(error)) from None
+        results = {name: read(path) for name, path in paths.items()}
+    lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
+    if any(line.startswith(WARNING) for line in lines):
+        warnings.warn("the run warns: see the log of the result, which has exact numbers", stacklevel=2)
+    results = {name: dataclasses.replace(result, log="\n".join(lines)) for name, result in results.items()}
+    return results if several else next(iter(results.values()))
 
 
 def check_account(given: Mapping[str, Any]) -> None:
@@ -112,26 +122,6 @@ def check_account(given: Mapping[str, Any]) -> None:
     ledger = given.get("ledger") or given.get("key")
     if given.get("run_id") is not None and ledger in (None, "none"):
         raise ValueError("run_id must not be given without a ledger: other data would get the same noise")
-
-
-def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
-    """Run what gets a temporary folder and returns paths of results by name; errors and warnings are Python's."""
-    said = io.StringIO()
-    with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()), _loggers_kept():
-                paths = run(folder)
-        except (UsageError, ValueError, TypeError, NothingUsableError) as error:
-            found = error.__cause__ if isinstance(error, UsageError) else error
-            kind = TypeError if isinstance(found, TypeError) else ValueError
-            raise kind(without_dashes(str(error))) from None
-        except RunError as error:
-            raise RuntimeError(str(error)) from None
-        results = {name: read(path) for name, path in paths.items()}
-    lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
-    if any(line.startswith(WARNING) for line in lines):
-        warnings.warn("the run warns: see the log of the result, which has exact numbers", stacklevel=3)
-    return {name: dataclasses.replace(result, log="\n".join(lines)) for name, result in results.items()}
 
 
 @contextlib.contextmanager
@@ -147,44 +137,49 @@ def _loggers_kept() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
+EVENTS = "events.parquet"
+Described = tuple[Monitor, contextlib.AbstractContextManager[Any]]
+"""A monitor whose input is the file of events, and what says errors in the words of those who ask."""
+
 OF_FRAMES = frozenset({"input", "wide", *OF_FILES})  # options that a frame does not have
 
 
-def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str) -> dict[str, str]:
-    events = os.path.join(folder, "events.parquet")
+def _single(asked: Any, output: Any, keywords: dict[str, Any], folder: str) -> Described:
+    if not isinstance(asked, Question) and asked not in MODELS:
+        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {asked!r}{meant(asked, MODELS)}")
+    kind = type(asked) if isinstance(asked, Question) else MODELS[asked]
+    check_account(keywords)
+    if isinstance(asked, Question):
+        keywords = {name: getattr(asked, name) for name in asked.model_fields_set - {"question"}} | keywords
     path = os.path.join(folder, "rows.parquet") if output is None else os.fspath(output)
     if path == "-":
         raise ValueError("output must be a file, or None")
     for name in keywords:
         if name in OF_FRAMES and name not in kind.options():
             raise TypeError(f"{kind.info.word} has no option `{name}` for frames")
-    given = in_python(kind, keywords, {"data": {"input": events}, "output": {"path": path}})
-    with given.errors():
-        return _execute(given.monitor(), frame, events)
+    given = in_python(kind, keywords, {"data": {"input": os.path.join(folder, EVENTS)}, "output": {"path": path}})
+    return given.monitor(), given.errors()
 
 
-def _run_monitor(
-    asked: Monitor | os.PathLike[str], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str
-) -> dict[str, str]:
-    events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows")
+def _several(asked: Any, output: Any, keywords: dict[str, Any], folder: str) -> Described:
     if wrong := [name for name in keywords if name not in Account.model_fields]:
         raise TypeError(f"{wrong[0]} must not be given with a monitor, which has its options")
     monitor = asked if isinstance(asked, Monitor) else Monitor.from_file(asked)
     account = monitor.account.model_copy(update={name: value for name, value in keywords.items() if value is not None})
-    data = dict.fromkeys(OF_FILES) | {"input": events}
-    place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
-    parts = {"data": monitor.data.model_copy(update=data), "output": monitor.output.model_copy(update=place)}
+    path = os.path.join(folder, "rows") if output is None else os.fspath(output)
+    data = monitor.data.model_copy(update=dict.fromkeys(OF_FILES) | {"input": os.path.join(folder, EVENTS)})
+    to = monitor.output.model_copy(update={"path": path, "format": "parquet", "send": ()})
     check_account(account.model_dump())
-    return _execute(monitor.model_copy(update={"account": account, **parts}), frame, events)
+    return monitor.model_copy(update={"account": account, "data": data, "output": to}), contextlib.nullcontext()
 
 
-def _execute(monitor: Monitor, frame: Any, path: str) -> dict[str, str]:
-    """Write the columns of a frame that are read into a file, and run; return the paths of rows by name."""
+def _execute(monitor: Monitor, frame: Any) -> dict[str, str]:
+    """Write the columns of a frame that are read into the input, and run; return the paths of rows by name."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("sources.fields.Readings").of(read)
     fields.check(table.schema, "the frame")
-    loaded("sources.frame_files.write_events")(table, fields.names, path)
+    loaded("sources.frame_files.write_events")(table, fields.names, monitor.data.input)
     with loaded("run.run.Run").prepare(monitor) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}

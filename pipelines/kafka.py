@@ -17,7 +17,7 @@ from confluent_kafka.admin._resource import ResourceType
 from privstream.pipelines.locations import SCHEME
 from privstream.pipelines.sinks.writers import Destination, UnreachableError
 from privstream.pipelines.sources.fields import Readings
-from privstream.pipelines.sources.files import EventFile, Raw
+from privstream.pipelines.sources.files import Raw
 from privstream.pipelines.sources.formats import Damage, places
 from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
 from privstream.pipelines.sources.text_lines import read_objects
@@ -102,8 +102,6 @@ class ReadKafka(beam.PTransform[Any, Any]):
         settings: of librdkafka, such as `security.protocol`.
         seconds: pause between two questions, > 0.
     """
-
-    files: Sequence[EventFile] = ()
 
     def __init__(
         self, url: str, fields: Readings, settings: Mapping[str, str] | None = None, *, seconds: float = 0.5
@@ -248,9 +246,10 @@ def parse_records(element: Records, fields: Readings) -> Raw:
     yield from read_objects(texts, fields.names, places("offset", offsets), "record")
 
 
-POLL_SECONDS = 0.5
+MOST_WAITING = 1000  # messages of at most 1 MiB that the client has, and the broker has not
 # With this partitioner Java's clients find a key in the same partition.
 OF_WRITERS: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+OF_WRITERS |= {"queue.buffering.max.messages": MOST_WAITING, "queue.buffering.max.kbytes": 1 << 20}
 OF_WRITERS |= {"message.timeout.ms": None, "transactional.id": None}
 
 
@@ -288,23 +287,18 @@ class KafkaTopic(Destination):
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, message: object) -> None:
-            if error is not None:
-                failed.append(error)
+            failed.extend([] if error is None else [error])
 
         if self._producer is None:
             ours = {**OF_WRITERS, "message.timeout.ms": int(self.patience * 1000)}
             self._producer = client(Producer, self.brokers, self.settings, ours)
         for key, values in self.keyed(rows):
-            waits = True
-            while waits:
-                try:
-                    self._producer.produce(self.topic, json_text(values), key, on_delivery=delivered)
-                    waits = False
-                except BufferError:
-                    self._producer.poll(POLL_SECONDS)
-                except KafkaException as error:  # such as a message that the broker would not take
-                    failed.append(error.args[0])
-                    waits = False
+            if len(self._producer) >= MOST_WAITING:
+                self._producer.flush()
+            try:
+                self._producer.produce(self.topic, json_text(values), key, on_delivery=delivered)
+            except KafkaException as error:  # such as a message that the broker would not take
+                failed.append(error.args[0])
         self._producer.flush()
         if failed:
             self._producer = None

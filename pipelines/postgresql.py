@@ -110,10 +110,10 @@ class PostgresTable(Destination):
     @override
     def send(self, rows: pa.Table) -> None:
         # In one transaction, again and again while the database is away.
-        found = [
-            [blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *map(_without_nul, values.values())]
-            for key, values in self.keyed(rows)  # a key may be longer than an index takes
-        ]
+        found = []
+        for key, values in self.keyed(rows):  # a key may be longer than an index takes
+            plain = [each.replace("\0", "\u2400") if isinstance(each, str) else each for each in values.values()]
+            found.append([blake2b(key.encode(), digest_size=16).hexdigest(), self.run_id, *plain])
         why = ""
         for _ in self.attempts():
             try:
@@ -154,10 +154,6 @@ class PostgresTable(Destination):
         names = ", ".join(map(_quoted, self.columns)).replace("%", "%%")
         marks = ", ".join(f"%s::{kind}" for kind in self.columns.values())
         return f"INSERT INTO {self.place} ({names}) {values.format(marks)} ON CONFLICT ({ROW_KEY}) DO NOTHING".encode()
-
-
-def _without_nul(value: Any) -> Any:
-    return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value
 
 
 def _quoted(name: str) -> str:

@@ -17,7 +17,6 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.locations import WINDOW_FORMATS
 from privstream.pipelines.report.result import read_promise
 from privstream.pipelines.sinks.row_files import (
     arrow_schema,
@@ -143,9 +142,7 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
     Raises:
         ValueError: a path cannot be written, before anything is simulated.
     """
-    format = path.rpartition(".")[2].lower()
-    if format not in WINDOW_FORMATS:
-        raise ValueError(f"--output must end in {', '.join('.' + known for known in WINDOW_FORMATS)}, got {path}")
+    format = output_format(path)
     check_destination(path)
     if truth is not None:
         output_format(truth, option="--truth")
@@ -170,9 +167,9 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
 def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -> None:
     """Simulate the city, and write its files."""
     try:
-        paths = {name: path for name, path in (("output", output), ("truth", truth), ("domain", domain)) if path}
-        if len({os.path.realpath(path) for path in paths.values()}) < len(paths):
-            raise ValueError(f"{', '.join(f'--{name}' for name in paths)} must be different files")
+        paths = [os.path.realpath(path) for path in (output, truth, domain) if path]
+        if len({*paths}) < len(paths):
+            raise ValueError("--output, --truth and --domain must be different files")
         if domain is not None:
             check_destination(domain, "--domain")
         with clock("simulating"):
@@ -182,8 +179,6 @@ def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -
                 stream.writelines(f"{name}\n".encode() for name in sorted([*item_names(given["items"]), *TRENDS]))
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    except OSError as error:
-        raise RunError(f"cannot write {error.filename or output}: {error.strerror or error}") from error
     say(f"{events:,} events of {given['users']:,} people in {given['windows']:,} hours: {output}")
 
 
@@ -246,7 +241,7 @@ SIMULATE = Command(
         "--users": {"type": int, "required": True, "metavar": "N", "help": "number of people"},
         "--windows": {"type": int, "required": True, "metavar": "M", "help": "number of hours"},
         "--seed": {"type": int, "required": True, "metavar": "S", "help": "the same seed gives the same events"},
-        "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl or .csv"},
+        "--output": {"required": True, "metavar": "PATH", "help": "events: .avro .parquet .jsonl .csv or .xlsx"},
         "--truth": {"metavar": "PATH", "help": "people with each item: .avro .parquet or .jsonl"},
         "--domain": {"metavar": "PATH", "help": "all items, one per line, whether they come up or not"},
         "--items": {"type": int, "default": 1000, "metavar": "N", "help": "items of the background (default: 1000)"},

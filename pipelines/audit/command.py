@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as of_json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,12 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_
 from privstream.pipelines.audit.replay import RUN, RUNS, worst_pair
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.model.catalogue import MODELS, question
-from privstream.pipelines.model.question import METHOD, Windows
+from privstream.pipelines.model.question import Windows
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.pipelines.terminal import clock, say, show
 from privstream.transforms.reading.domain import Domain
-from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS
 from rich.table import Column, Table
 
 MOST_ITEMS = 100  # of a public list: noise does not depend on how many there are
@@ -30,8 +30,8 @@ MEANING = (
     "An audit can refute a guarantee, and cannot prove it: the proofs are in docs/proofs.",
 )
 
-Case = tuple[str, Callable[[], tuple[str, Any, PrivacyGuarantee]]]
-"""The name of a replay, and what returns question, transform and claim; a ValueError says why it cannot."""
+Case = tuple[str, Any, PrivacyGuarantee]
+"""A question, its transform, and what is claimed of it."""
 
 
 def run(target: str, json: bool) -> None:
@@ -39,9 +39,9 @@ def run(target: str, json: bool) -> None:
     found, without = list[dict[str, Any]](), dict[str, str]()
     try:
         cases = _runs(target) if os.path.sep in target or target.endswith(".json") else _examples(target)
-        for name, made in cases:
+        for name, case in cases:
             try:
-                word, transform, claim = made()
+                word, transform, claim = _as_claimed(case) if isinstance(case, Promise) else case
                 with clock(f"replaying {name}"):
                     shown, _ = worst_pair(word, transform).replay()
             except ValueError as error:
@@ -55,9 +55,7 @@ def run(target: str, json: bool) -> None:
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     if json:
-        least = min(found, key=lambda one: float(one["share"]))
-        about = {name: least[name] for name in ("claimed_epsilon", "claimed_delta", "unit", "share")}
-        print(of_json.dumps({**about, "replays": found, "without_replay": without}, indent=2))
+        print(of_json.dumps({"replays": found, "without_replay": without}, indent=2))
     else:
         columns = [Column(name, justify="right", no_wrap=True) for name in ("epsilon", "delta", "share")]
         table = Table("replay", *columns, Column("verdict", no_wrap=True))
@@ -72,38 +70,43 @@ def run(target: str, json: bool) -> None:
     say("consistent: nothing was found beyond what the guarantee allows")
 
 
-def _examples(word: str) -> Iterator[Case]:
+def _examples(word: str) -> Iterator[tuple[str, Case]]:
     """Yield small runs of a question, of files and of streams."""
     if word not in RUNS:
         raise ValueError(f"TARGET must be one of {', '.join(RUNS)}, or a guarantee file, .json, got {word}")
     for name, options in RUNS[word].items():
         streamed = question(word).transform_class(**{**RUN, **options}, noise=KeyedNoise.random(f"audit {word} {name}"))
         for form, transform in (("file", streamed.over_files()), ("stream", streamed)):
-            yield f"{name}, {form}", lambda transform=transform: (word, transform, transform.guarantee)  # type: ignore[misc]
+            yield f"{name}, {form}", (word, transform, transform.guarantee)
 
 
-def _runs(path: str) -> Iterator[Case]:
-    """Yield the runs of a guarantee file, that of a question or of a monitor, against what each file claims."""
+def _runs(path: str) -> Iterator[tuple[str, Promise]]:
+    """Yield what guarantee files promise: that of a question, or those beside that of a monitor."""
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"{path} must be a file that can be read")
     if promise.number("made_by", "command") != MADE_BY + OF_MONITOR:
-        yield "the run", partial(_as_claimed, promise)
+        yield "the run", promise
         return
     for name, each in promise.number("questions").items():
         beside = promise_path(os.path.join(os.path.dirname(path), str(each["output"])))
         found = None if beside == path else Promise.read(beside)
         if found is None:
             raise ValueError(f"{path} must have the guarantee of {name} beside it, which is not there")
-        yield name, partial(_as_claimed, found)
+        yield name, found
 
 
-def _as_claimed(promise: Promise) -> tuple[str, Any, PrivacyGuarantee]:
+def _as_claimed(promise: Promise) -> Case:
     """Return the question of a run, its transform, and what its guarantee file claims."""
     word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
-    made = question(word).transform_class(**_options(word, promise), noise=KeyedNoise.random(f"audit {word}"))
+    make = partial(question(word).transform_class, noise=KeyedNoise.random(f"audit {word}"))
+    options = _options(word, promise)
+    made = make(**options)
+    if options.get("renew_every") is not None:  # of budget periods the first one alone
+        last = min(made.steps.last_of_period(made.steps.first), (made.steps.end or END_OF_TIME) - 1)
+        made = make(**options | {"end": made.steps.bounds_micros(last)[1] / MICROS})
     try:
         claim = guarantee_of(promise.content)
     except (KeyError, RecursionError) as error:
@@ -114,7 +117,7 @@ def _as_claimed(promise: Promise) -> tuple[str, Any, PrivacyGuarantee]:
 
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:
-    """Return the arguments of the transform of a run, but for its noise; of budget periods the first one alone."""
+    """Return the arguments of the transform of a run, but for its noise."""
     given = {name: value for name, value in promise.number("parameters").items() if value is not None}
     given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
     kind, known = MODELS[word], question(word).arguments
@@ -122,16 +125,8 @@ def _options(word: str, promise: Promise) -> dict[str, Any]:
     windows = Windows.read({name: given[name] for name in Windows.model_fields if name in given})
     options = asked.arguments(windows, zone=given.get("time_zone"))
     options |= {name: given[name] for name in ("epsilon", "delta") if name in known and name in given}
-    if (method := promise.maybe("accuracy", METHOD)) is not None:
-        options[METHOD] = method
     if options.get("domain") is not None:
         options["domain"] = Domain(options["domain"].texts.to_pylist()[:MOST_ITEMS])
-    if options.get("renew_every") is not None and options.get("start") is not None:
-        steps = Steps.of(
-            **{name: options[name] for name in ("window", "start", "end", "renew_every") if name in options}
-        )
-        last = min(steps.last_of_period(steps.first), (steps.end or END_OF_TIME) - 1)
-        options["end"] = steps.bounds_micros(last)[1] / MICROS
     return options
 
 

@@ -26,7 +26,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
-from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import CompleteTreeNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import PrfNoise
@@ -52,11 +51,10 @@ class Draw(NamedTuple):
 
 @dataclass
 class Record:
-    """All noise of a run, and what was published."""
+    """All noise of a run."""
 
     draws: dict[Label, list[Draw]] = field(default_factory=lambda: defaultdict(list))  # each once
     unbound: set[tuple[Any, bytes, int, int]] = field(default_factory=set)  # by law: bound to no totals
-    rows: list[Any] = field(default_factory=list)
 
 
 @contextmanager
@@ -73,22 +71,22 @@ def recording() -> Iterator[Record]:
         return found
 
     def keeping(draw: Callable[..., Any], law: Any, source: Any, labels: Any) -> Any:
-        inside = getattr(drawing, "inside", False)
-        if not inside:  # some laws draw digits from others
-            name = _name(source)
-            for label in _labels(labels):
-                if label in bound:
-                    (by, *low), totals = bound[label]
-                    drawn, found = Draw(law, totals), record.draws[name, by, low[0], low[1]]
-                    if drawn not in found:
-                        found.append(drawn)
-                else:
-                    record.unbound.add((law, name, *label))
+        if getattr(drawing, "inside", False):  # some laws draw digits from others
+            return draw(law, source, labels)
+        name = _name(source)
+        for label in _labels(labels):
+            if label not in bound:
+                record.unbound.add((law, name, *label))
+                continue
+            (by, *low), totals = bound[label]
+            drawn, found = Draw(law, totals), record.draws[name, by, low[0], low[1]]
+            if drawn not in found:
+                found.append(drawn)
         drawing.inside = True
         try:
             return draw(law, source, labels)
         finally:
-            drawing.inside = inside
+            drawing.inside = False
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(PrfNoise, "bind", bind_and_keep))
@@ -171,22 +169,26 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
     """
     squares = epsilon = 0.0
     running, sources = defaultdict[tuple[int, Any], dict[int, int]](dict), dict[bytes, int]()
+    laws = [{*map(noise.law_at, range(1, noise.horizon + 1))} for noise in noises]  # at one of their steps
     for label in (label for label in one.draws if label in other.draws):
         for here, there in zip(one.draws[label], other.draws[label], strict=False):
             moved = [a - b for a, b in zip(here.totals, there.totals, strict=True)]
-            if of_law := _running(noises, here.law):
+            if of_law := [number for number, some in enumerate(laws) if here.law in some]:
                 place = sources.setdefault(label[0], len(sources))  # counts draw first, and then sums
                 running[of_law[place % len(of_law)], label[:3]][label[3]] = moved[-1]
             elif isinstance(here.law, DiscreteLaplace):
                 epsilon += sum(map(abs, moved)) / here.law.scale
             else:
                 squares += sum(each**2 for each in moved) / here.law.sigma**2
-    for (whose, _), totals in running.items():
-        seen, law = _shifts(noises[whose], totals), noises[whose].law
-        if isinstance(law, DiscreteLaplace):
-            epsilon += float(np.abs(seen).sum()) / law.scale
+    for (whose, _), moved_at in running.items():
+        noise, totals = noises[whose], np.zeros(noises[whose].horizon + 1)
+        for step in range(1, len(totals)):
+            totals[step] = moved_at.get(step, totals[step - 1])
+        seen = np.asarray(noise.shifts(totals[1:]))  # what the noise of each step hides
+        if isinstance(noise.law, DiscreteLaplace):
+            epsilon += float(np.abs(seen).sum()) / noise.law.scale
         else:
-            squares += float(seen @ seen) / (law.sigma / 2 ** noises[whose].fraction) ** 2
+            squares += float(seen @ seen) / (noise.law.sigma / 2**noise.fraction) ** 2
     return Shown(
         shift=math.sqrt(squares),
         epsilon=epsilon,
@@ -194,20 +196,6 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
         repeated=sum(len(draws) > 1 for run in (one, other) for draws in run.draws.values()),
         unbound=len(one.unbound | other.unbound),
     )
-
-
-def _running(noises: Sequence[Any], law: Any) -> list[int]:
-    """Return which of these draw from a law, at one of their steps."""
-    found = ((number, {*map(noise.law_at, range(1, noise.horizon + 1))}) for number, noise in enumerate(noises))
-    return [number for number, laws in found if law in laws]
-
-
-def _shifts(noise: Any, moved: dict[int, int]) -> Floats:
-    """Return what the noise of each step hides of running totals of a key that differ so much, by step."""
-    totals = np.zeros(noise.horizon + 1)
-    for step in range(1, len(totals)):
-        totals[step] = moved.get(step, totals[step - 1])
-    return np.asarray(noise.shifts(totals[1:]))
 
 
 def _allowed(guarantee: PrivacyGuarantee) -> tuple[float, bool]:
@@ -245,35 +233,33 @@ class Pair(NamedTuple):
 
     def replay(self) -> tuple[Shown, list[Any]]:
         """Run both, and compare them; return also the rows of the run with the suspect."""
-        records = []
+        found = []
         for sent in ([*self.others, *self.suspect], self.others):
             with recording() as record:
-                record.rows = publish(self.transform, batches(self.transform, sent))
-            records.append(record)
-        one, other = records
+                rows = publish(self.transform, batches(self.transform, sent))
+            found.append((record, rows))
+        (one, rows), (other, _) = found
         law = getattr(getattr(self.transform, "mechanism", None), "law", None)
         noises = [each for each in getattr(law, "noises", ()) if isinstance(each, CompleteTreeNoise | ToeplitzNoise)]
-        return compare(one, other, noises), one.rows
+        return compare(one, other, noises), rows
 
 
 def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.RecordBatch]:
     """Return events as a transform reads them, from both ends of their windows."""
-    steps, found = transform.steps, []
+    steps = transform.steps
     bounds = {window: steps.bounds_micros(steps.first + window) for window in {one.window for one in sent}}
+    times = [
+        end - 1 if place % LAST == 0 else first + place % MICROS
+        for place, (first, end) in enumerate(bounds[one.window] for one in sent)
+    ]
     kind = pa.int64() if transform.event_fields.user == NUMBER else pa.string()
-    for start in range(0, len(sent), size):
-        some = sent[start : start + size]
-        times = []
-        for place, one in enumerate(some):
-            first, end = bounds[one.window]
-            times.append(end - 1 if place % LAST == 0 else first + place % MICROS)
-        columns = {
-            "user": pa.array([one.user for one in some], kind),
-            "item": pa.array([one.item for one in some]),
-            "time": pa.array(times, pa.timestamp("us", "UTC")),
-            "value": pa.array([one.value for one in some]),
-        }
-        found.append(pa.RecordBatch.from_pydict(columns))
+    columns = {
+        "user": pa.array([one.user for one in sent], kind),
+        "item": pa.array([one.item for one in sent]),
+        "time": pa.array(times, pa.timestamp("us", "UTC")),
+        "value": pa.array([one.value for one in sent]),
+    }
+    found: list[pa.RecordBatch] = pa.table(columns).to_batches(max_chunksize=size)
     return found
 
 

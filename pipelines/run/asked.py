@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
@@ -28,9 +28,6 @@ from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.counters import OF_READING, Counters, summed
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters
-
-if TYPE_CHECKING:
-    from privstream.pipelines.sinks.writers import Destination
 
 READ = "Read"
 """What stages are called that read for all questions."""
@@ -58,18 +55,16 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question whose options have been checked: what is done, what is promised, and where its rows go.
+    """A question whose options have been checked: what is done, and what is promised.
 
     Its name is empty if it is the only one.
     """
 
     name: str = ""
     question: Question
-    path: str
     transform: Any
     promised: Mapping[str, Any]
     row_type: type
-    destinations: Sequence[Destination] = ()
 
     def label(self, stage: str) -> str:
         """Return what one of its stages is called, beside those of other questions."""

@@ -6,9 +6,8 @@ import marshal
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -23,11 +22,11 @@ from privstream.pipelines.model.monitor import Data
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places
-from privstream.pipelines.run.views_stream import Followed, FollowView
+from privstream.pipelines.run.views_stream import FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
-from privstream.pipelines.runners.processes import Tell, crew, workers_for
+from privstream.pipelines.runners.processes import Tell, crew
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.sources.files import EventFile, is_for
@@ -43,7 +42,6 @@ from privstream.transforms.stages import PrivateTransform, Shared
 from typing_extensions import override
 
 KAFKA_SECONDS = 0.5
-ROWS_OF_QUERY = "rows of the query.csv"
 
 
 def reader(data: Data, fields: Readings, options: PipelineOptions, folder: str) -> Any:
@@ -54,7 +52,7 @@ def reader(data: Data, fields: Readings, options: PipelineOptions, folder: str) 
                 "query must not be given with a cluster, whose workers could not read its rows: let the database write "
                 "them as Parquet where workers can, and give that as input"
             )
-        path = os.path.join(folder, ROWS_OF_QUERY)
+        path = os.path.join(folder, "rows of the query.csv")
         save_rows(data.input, data.query, fields, path)
         return ReadEvents(path, fields)
     if not data.unbounded:
@@ -126,17 +124,10 @@ class SendAway(beam.DoFn):
         SENT[self.name, to].append(keep(marshal.dumps(self.waiting.pop(to))))
 
 
-class Receive(beam.PTransform[Any, Any]):
-    """Gives the elements of a type that were sent to this process under a name, at their times."""
-
-    def __init__(self, name: str, kind: Any) -> None:
-        super().__init__()
-        self.name, self.kind = name, kind
-
-    @override
-    def expand(self, pbegin: Any) -> Any:
-        made = beam.FlatMap(_received, self.kind if self.kind is DeadLetter else None)
-        return pbegin | "Names" >> beam.Create([self.name]) | "Open" >> made.with_output_types(self.kind)
+def receive(pipeline: Any, stage: str, name: str, kind: Any) -> Any:
+    """Return the elements of a type that were sent to this process under a name, at their times."""
+    opened = beam.FlatMap(_received, kind if kind is DeadLetter else None).with_output_types(kind)
+    return pipeline | f"{stage} what" >> beam.Create([name]) | stage >> opened
 
 
 def _received(name: str, kind: Any) -> Iterator[Any]:
@@ -173,7 +164,7 @@ class Share:
                 given = events_for(name, read.events, self.fields)
             else:
                 before = transform.segments[self.segment - 1]
-                given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
+                given = receive(pipeline, stage_label(name, "Receive"), name, before.gives)
             segment = transform.of_checked().segment(self.segment, Shared(self.number, self.processes))
             found = given | stage_label(name, type(transform).__name__) >> segment
             send = SendAway(name, self.processes if following else None)
@@ -192,30 +183,21 @@ def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
     return counted, dict(SENT)
 
 
-def evenly(parts: Sequence[EventFile], processes: int) -> list[list[EventFile]]:
-    """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
-    shares: list[list[EventFile]] = [[] for _ in range(processes)]
-    sizes = [0] * processes
-    for part in sorted(parts, key=lambda part: part.rows or part.size, reverse=True):
-        least = sizes.index(min(sizes))
-        shares[least].append(part)
-        sizes[least] += part.rows or part.size
-    return shares
-
-
 def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given. `share` is what all do alike.
     """
-    parts = evenly(read.parts(), share.processes)
+    parts = sorted(read.parts(), key=lambda part: part.rows or part.size, reverse=True)  # each takes one in turn
     counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
     for segment in range(max(each.shared_segments for each in share.transforms.values())):
         share = replace(share, segment=segment, options=options.get_all_options(drop_default=True))
         tasks = [
-            pickler.dumps(replace(share, number=number, parts=parts[number], received=dict(there[number])))
+            pickler.dumps(
+                replace(share, number=number, parts=parts[number :: share.processes], received=dict(there[number]))
+            )
             for number in range(share.processes)
         ]
         there = [defaultdict(list) for _ in range(share.processes)]
@@ -232,19 +214,16 @@ def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptio
 class EventPipeline:
     """Questions as one pipeline."""
 
+    options: PipelineOptions
     places: Places
     read: Any
-    questions: tuple[Asked, ...]
+    questions: Mapping[str, Asked]  # by the names of their rows
     workers: int  # processes that share the work, where all questions let them
-    views: Sequence[Followed]  # what is made of published rows while the run goes on
+    views: Sequence[FollowView]  # what is made of published rows while the run goes on
     sent: Mapping[str, Any]  # where rows of these are sent, by name
 
     def run(
-        self,
-        options: PipelineOptions,
-        charge: Callable[[], None],
-        paths: Sequence[str] | None = None,
-        accepted: Callable[[], None] | None = None,
+        self, charge: Callable[[], None], paths: Sequence[str] | None = None, accepted: Callable[[], None] | None = None
     ) -> Counters:
         """Run it; return what was counted.
 
@@ -253,13 +232,21 @@ class EventPipeline:
             paths: where rows go; None discards them (a dry run).
             accepted: called as soon as the runner has taken the pipeline of streaming input.
         """
-        unbounded = self.places.unbounded
-        processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
-        if unbounded:
-            _prepare(options)
+        options, unbounded = self.options, self.places.unbounded
+        processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions.values()) else 1
+        standard = options.view_as(StandardOptions)
+        standard.streaming = unbounded or standard.streaming
+        if unbounded and standard.runner == LOCAL_RUNNER:
+            say(
+                f"{LOCAL_RUNNER} writes windows only when the input has ended, and without --end at most the first 512 "
+                "of a question that publishes every window: use PrismRunner or FlinkRunner"
+            )
         unseen = [beam.FlatMap(lambda row: ()) for _ in self.questions]
         writes = unseen if paths is None else list(map(self._writer, self.questions, paths))
         folders = [*(paths or ()), *(self.places.rows(view.name) for view in self.views)] if unbounded else []
+        transforms = {each.name: each.transform for each in self.questions.values()}
+        letters = bool(self.places.monitor.output.dead_letter)
+        share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
@@ -271,23 +258,19 @@ class EventPipeline:
             except (ValueError, TypeError) as error:  # of options: it passes through a runner as what it is
                 raise UsageError(str(error)) from error
             charge()
+            if tell is not None:
+                counted.append(share_out(tell, share, self.read, options))
 
-        with ExitStack() as stack:
-            first = None
-            if folders:
-                stack.enter_context(alone_in(folders))
-            if processes > 1:
-                transforms = {each.name: each.transform for each in self.questions}
-                letters = bool(self.places.monitor.output.dead_letter)
-                share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
-                first = partial(share_out, stack.enter_context(crew(processes, perform)), share, self.read, options)
-            return launch.run(options, build, [join(folder, END) for folder in folders], accepted, first)
-        raise AssertionError  # a `with` may swallow errors as far as mypy knows
+        counted: list[Counters] = []
+        with alone_in(folders), crew(processes, perform) if processes > 1 else nullcontext() as tell:
+            counted.append(launch.run(options, build, [join(folder, END) for folder in folders], accepted))
+        return launch.added(counted)
 
-    def _writer(self, asked: Asked, path: str) -> Any:
+    def _writer(self, name: str, path: str) -> Any:
+        asked = self.questions[name]
         order = asked.question.info.order
         if self.places.unbounded:
-            return self._windows(path, asked.row_type, order, asked.destinations)
+            return self._windows(path, asked.row_type, order, self.sent[name])
         if asked.transform.view is None:
             return WriteRows(path, asked.row_type, order=order, option="output")
         return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
@@ -298,7 +281,7 @@ class EventPipeline:
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         read = pipeline | READ >> self.read
         dead, written = [read.dead_letters], {}
-        for asked, write in zip(self.questions, writes, strict=True):
+        for asked, write in zip(self.questions.values(), writes, strict=True):
             events = events_for(asked.name, read.events, self.read.fields)
             named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
             try:
@@ -310,17 +293,17 @@ class EventPipeline:
         for view in self.views:
             table = view.table
             write = self._windows(self.places.rows(view.name), table.written_type, table.order, self.sent[view.name])
-            rows = {name: written[name] for name in view.tables} | stage_label(view.name, "Follow") >> FollowView(view)
+            rows = {name: written[name] for name in view.tables} | stage_label(view.name, "Follow") >> view
             rows | stage_label(view.name, "Write") >> write
         self._write_letters(dead)
 
     def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Receive what processes have made of the input, run the segments that they do not share, and write."""
-        dead = [pipeline | "Receive letters" >> Receive(LETTERS, DeadLetter)]
-        for asked, write in zip(self.questions, writes, strict=True):
+        dead = [receive(pipeline, "Receive letters", LETTERS, DeadLetter)]
+        for asked, write in zip(self.questions.values(), writes, strict=True):
             transform = asked.transform
             shared = transform.shared_segments
-            rows = pipeline | asked.label("Receive") >> Receive(asked.name, transform.segments[shared - 1].gives)
+            rows = receive(pipeline, asked.label("Receive"), asked.name, transform.segments[shared - 1].gives)
             if shared < len(transform.segments):
                 published = rows | asked.label(type(transform).__name__) >> transform.segment(shared)
                 dead.append(published.dead_letters)
@@ -333,22 +316,3 @@ class EventPipeline:
             file = self.places.unbounded and WriteDeadLetterFiles(path)
             letters = file or WriteRows(path, DeadLetter, option="dead_letter", owner_only=True)
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
-
-
-def _prepare(options: PipelineOptions) -> None:
-    standard = options.view_as(StandardOptions)
-    standard.streaming = True
-    if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
-        say(
-            f"{LOCAL_RUNNER} writes windows only when the input has ended, and without --end at most the first 512 "
-            "of a question that publishes every window: use PrismRunner or FlinkRunner"
-        )
-
-
-def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
-    """Return how many processes may share the work of a run."""
-    if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
-        return workers_for(given, sum(file.size for file in read.files))
-    if given is not None and workers_for(given, 0) > 1:
-        raise ValueError(f"workers must be 1 but for files on {LOCAL_RUNNER}, got {given}")
-    return 1

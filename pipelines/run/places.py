@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from privstream.pipelines.accounts.entries import Contents, Entry
@@ -62,37 +62,32 @@ class Places:
 
     def check(self, inputs: Iterable[str], ledger: str | None, *, dry: bool = False) -> None:
         """Refuse to write over what is read, and, unless that is wanted or nothing is written, over results."""
-        output = self.monitor.output
+        monitor, output = self.monitor, self.monitor.output
         if self.unbounded and output.overwrite:
             rule = "must not be given when the input has no end: use a new folder"
             raise WrongKeyError(("output", "overwrite"), rule)
-        if self.monitor.views and scheme_of(self.folder) is not None:
-            view = next(iter(self.monitor.views))
-            raise WrongKeyError(("views", view), "must not be given without an output on this machine")
-        rows, of_one = [] if self.terminal else self._written(), self.monitor.single and not self.terminal
-        if of_one:
-            _checked(check_folder if self.unbounded else output_format, self.folder)
+        if monitor.views and scheme_of(self.folder) is not None:
+            rule = "must not be given without an output on this machine"
+            raise WrongKeyError(("views", next(iter(monitor.views))), rule)
+        rows = [] if self.terminal else self._written()
+        if monitor.single and rows:
+            for check in (check_folder,) if self.unbounded else (output_format, check_destination):
+                check(self.folder, "output")
         for what, path in rows if not (self.unbounded or output.overwrite or dry) else ():
             check_new(path, what)
-        if of_one and not self.unbounded:
-            _checked(check_destination, self.folder)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
         if self.unbounded:
-            read = [] if self.monitor.data.from_kafka else [("input", split_pattern(self.monitor.data.input)[0])]
-            _check_apart([("output", self.folder)], [*read, *letters], "must be another folder than")
-        for option, path in letters if not self.unbounded else ():
-            output_format(path, option)
-            check_destination(path, option)
+            watched = [] if monitor.data.from_kafka else [("input", split_pattern(monitor.data.input)[0])]
+            _check_apart([("output", self.folder)], [*watched, *letters], "must be another folder than")
+        else:
+            for option, path in letters:
+                output_format(path, option)
+                check_destination(path, option)
+        read = [*(("input", path) for path in inputs), ("key", monitor.account.key)]
+        read += [(name, getattr(each, name, None)) for each in monitor.questions.values() for name in each.lists]
         ledgers = [] if ledger is None or "://" in ledger else [("--ledger", ledger)]
-        _check_apart(self._read(inputs), [*ledgers, *letters, *rows], "must not be written over")
-
-    def _read(self, inputs: Iterable[str]) -> Iterable[Named]:
-        yield from (("input", path) for path in inputs)
-        if self.monitor.account.key is not None:
-            yield "key", self.monitor.account.key
-        for question in self.monitor.questions.values():
-            files = [(name, getattr(question, name, None)) for name in question.lists]
-            yield from ((name, path) for name, path in files if isinstance(path, str))
+        files = [(option, path) for option, path in read if isinstance(path, str)]
+        _check_apart(files, [*ledgers, *letters, *rows], "must not be written over")
 
     def _written(self) -> list[Named]:
         monitor = self.monitor
@@ -117,9 +112,9 @@ class Places:
                 rule = f"must be one that can be made, got {folder}: {reason}"
                 raise WrongKeyError(("output", "path"), rule) from None
             if self.unbounded:
-                _checked(check_folder, folder)
+                check_folder(folder, "output")
         if not monitor.single:
-            _checked(check_destination, self.whole)
+            check_destination(self.whole, "output")
 
     def check_begun(self, contents: Contents, entry: Entry) -> None:
         """Refuse a streaming run that the ledger has, in a folder that has not what it published until now.
@@ -168,15 +163,8 @@ def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> N
             raise ValueError(f"{option} {rule} {named}, got {path}")
 
 
-def _checked(check: Callable[[str, str], object], path: str) -> None:
-    try:
-        check(path, "output")
-    except ValueError as error:
-        raise WrongKeyError(("output", "path"), str(error).removeprefix("output ")) from None
-
-
 def destinations(
-    places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], *, dry_run: bool
+    places: Places, name: str, row_type: type, key: Sequence[str], *, run_id: str, dry_run: bool
 ) -> Sequence[Destination]:
     """Return where the rows of a question or a view are sent, which has been checked."""
     monitor, found = places.monitor, list[Destination]()
@@ -185,11 +173,9 @@ def destinations(
         for address in output.send:
             url = address if single else f"{address}/{name}"
             if url.startswith(POSTGRESQL):
-                table = loaded("postgresql.PostgresTable")
-                found.append(table(url, run_id, row_type, key, replace=output.overwrite))
+                found.append(loaded("postgresql.PostgresTable")(url, run_id, row_type, key, replace=output.overwrite))
             else:
-                topic = loaded("kafka.KafkaTopic")
-                found.append(topic(url, run_id, row_type, key, monitor.data.kafka_settings()))
+                found.append(loaded("kafka.KafkaTopic")(url, run_id, row_type, key, monitor.data.kafka_settings()))
         if output.notify is not None and has_alerts(row_type):
             folder = places.folder if places.unbounded else places.parent
             found.append(Webhook(output.notify, run_id, row_type, key, folder, name))

@@ -172,9 +172,8 @@ def about(monitor: Monitor, name: str) -> Iterator[None]:
 class Plan(NamedTuple):
     """The budget of a monitor, shared out."""
 
-    monitor: Monitor
     fields: Mapping[str, FieldMapping]
-    given: Mapping[str, Mapping[str, Any]]  # arguments of their transforms, but for the budget and the noise, by name
+    given: Mapping[str, dict[str, Any]]  # arguments of their transforms, but for the noise, by name
     questions: tuple[Paid, ...]  # what each gets, with what its transform promises
     guarantee: PrivacyGuarantee  # what is promised of all together
 
@@ -195,18 +194,19 @@ class Plan(NamedTuple):
 
         asked = {name: (each.share, partial(make, name)) for name, each in monitor.questions.items()}
         questions, guarantee = calibrate(asked, epsilon, delta)
-        if guarantee.unit.what == "person":
-            _check_same_people(monitor, guarantee)
-        return cls(monitor, fields, given, questions, guarantee)
+        (first, same), *others = [(name, each.user or monitor.data.user) for name, each in monitor.questions.items()]
+        for name, user in others if guarantee.unit.what == "person" else ():
+            if user != same:  # they mean different things by the person whom all protect together
+                rule = f"must be {same}, as in {first}, for all questions together protect {guarantee.unit}"
+                raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")
+        for paid in questions:
+            given[paid.name] = with_budget(monitor.questions[paid.name], given[paid.name], paid.epsilon, paid.delta)
+        return cls(fields, given, questions, guarantee)
 
     @property
     def transforms(self) -> dict[str, Any]:
         """What the questions promise in a plan, by name."""
         return {paid.name: paid.transform for paid in self.questions}
-
-    def arguments(self, paid: Paid) -> dict[str, Any]:
-        """Return the arguments of the transform of a question, with its budget."""
-        return with_budget(self.monitor.questions[paid.name], self.given[paid.name], paid.epsilon, paid.delta)
 
 
 def with_budget(question: Question, given: Mapping[str, Any], epsilon: float, delta: float) -> dict[str, Any]:
@@ -226,12 +226,3 @@ def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str,
     reading = Reading.of(monitor.data)
     given = monitor.questions[name].arguments(monitor.windows, reading, monitor.data.time_zone)
     return of_columns(given, len(fields.several)) if fields.several else given
-
-
-def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:
-    """Refuse questions that mean different things by the person whom all protect together."""
-    (first, same), *others = [(name, each.user or monitor.data.user) for name, each in monitor.questions.items()]
-    for name, user in others:
-        if user != same:
-            rule = f"must be {same}, as in {first}, for all questions together protect {guarantee.unit}"
-            raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")

@@ -8,9 +8,11 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Self
 
+from apache_beam.options.pipeline_options import GoogleCloudOptions, StandardOptions
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
@@ -20,13 +22,13 @@ from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
 from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, row_type_of, shards_for
-from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
+from privstream.pipelines.run.pipeline import EventPipeline, reader
 from privstream.pipelines.run.places import Places, destinations, send
 from privstream.pipelines.run.plan import Paid, Plan, about
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import followed
-from privstream.pipelines.runners.flink import name_job
-from privstream.pipelines.runners.launch import parse_beam_options
+from privstream.pipelines.runners.launch import LOCAL_RUNNER, parse_beam_options
+from privstream.pipelines.runners.processes import workers_for
 from privstream.pipelines.show.words import LABEL, Budget, summary, view_parameters
 from privstream.pipelines.sinks.row_files import (
     check_wide,
@@ -68,8 +70,9 @@ class Run:
         data, account, unbounded = monitor.data, monitor.account, monitor.data.unbounded
         _check(monitor, dry=dry_run)
         self.options = parse_beam_options(list(beam))
-        to = "" if monitor.output.path == TERMINAL else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
-        name_job(self.options, f"{_word(monitor)}{to}")
+        named, path = self.options.view_as(GoogleCloudOptions), monitor.output.path
+        to = "" if path == TERMINAL else f" to {os.path.basename(os.path.normpath(path))}"
+        named.job_name = named.job_name or f"{_word(monitor)}{to}"  # by which people know a job on Flink's page
         self.ledger = named_ledger(account.ledger, account.key)
         self.places, self.views = Places(monitor), views_of(monitor)
         # what is promised
@@ -78,16 +81,17 @@ class Run:
         answers = answer_views(self.views, tables)
         # what is read
         read = reader(data, Readings.of(self.plan.fields), self.options, folder)
-        workers = workers_of(workers, self.options, read)
         files = () if unbounded else read.files
+        size = sum(file.size for file in files)
+        local = self.options.view_as(StandardOptions).runner == LOCAL_RUNNER
+        workers = workers_for(workers, size if local and not unbounded else None)
         ledger = None if self.ledger is None else self.ledger.path
         self.places.check([file.path for file in files], ledger, dry=dry_run)
         # what is drawn
-        given = {paid.name: self.plan.arguments(paid) for paid in self.plan.questions}
         for name, question in monitor.questions.items():
             if "shards" in question.info.arguments:  # which change no answer
-                given[name]["shards"] = shards_for(workers, sum(file.size for file in files))
-        self.identity = identify(monitor, given, self.plan.fields, files)
+                self.plan.given[name]["shards"] = shards_for(workers, size)
+        self.identity = identify(monitor, self.plan.given, self.plan.fields, files)
         self.noise = noise_source(account.key, self.identity.label(account.run_id))
         self.run_id = account.run_id or public_name(self.noise)
         # where it goes
@@ -95,15 +99,16 @@ class Run:
             if not unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
-        self.questions = {paid.name: self._asked(paid, given[paid.name]) for paid in self.plan.questions}
-        self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
-        asked = tuple(self.questions.values())
-        if monitor.output.notify and not any([*(each.destinations for each in asked), *self.sent.values()]):
-            rule = "must be given with alerts, or with a view above or below a number"
-            raise WrongKeyError(("output", "notify"), rule)
+        self.questions = {paid.name: self._asked(paid) for paid in self.plan.questions}
+        kinds = {name: (each.row_type, each.question.info.key) for name, each in self.questions.items()}
+        kinds |= {name: (table.written_type, table.key) for name, table in answers.items()}
+        sent = partial(destinations, self.places, run_id=self.run_id, dry_run=dry_run)
+        self.sent = {name: sent(name, kind, key) for name, (kind, key) in kinds.items()}
+        if monitor.output.notify and not any(self.sent.values()):
+            raise WrongKeyError(("output", "notify"), "must be given with alerts, or a view above or below a number")
         self.promised = self._promised(answers)
         streamed = followed(self.views, tables, answers) if unbounded else ()
-        self.pipeline = EventPipeline(self.places, read, asked, workers, streamed, self.sent)
+        self.pipeline = EventPipeline(self.options, self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
     @contextmanager
@@ -114,20 +119,16 @@ class Run:
 
         Without a number of `workers` the size of the input says how many processes share the work.
         """
-        with ExitStack() as kept:
-            query = monitor.data.query is not None
-            folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-")) if query else ""
+        query = monitor.data.query is not None
+        with tempfile.TemporaryDirectory(prefix="privstream-") if query else nullcontext("") as folder:
             yield cls(monitor.check(), folder, beam, workers, dry_run)
 
-    def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
-        return destinations(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
-
-    def _asked(self, paid: Paid, given: Mapping[str, Any]) -> Asked:
+    def _asked(self, paid: Paid) -> Asked:
         monitor, places, name = self.monitor, self.places, paid.name
         question, fields = monitor.questions[name], self.plan.fields[name]
         with about(monitor, name):
             own = self.noise if monitor.single else self.noise.derive(NOISE, name)
-            transform = question.transform({**given, "noise": own}, unbounded=places.unbounded)
+            transform = question.transform({**self.plan.given[name], "noise": own}, unbounded=places.unbounded)
             if transform.guarantee != paid.transform.guarantee:
                 raise ValueError("question must promise in a run what it promises in its plan")
             promised = promise(monitor, question, fields, transform, self.run_id)
@@ -140,15 +141,8 @@ class Run:
             row_type = row_type_of(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
                 check_wide(places.rows(name), row_type, unbounded=places.unbounded)
-            return Asked(
-                name="" if monitor.single else name,
-                question=question,
-                path=places.rows(name),
-                transform=transform,
-                promised=promised,
-                row_type=row_type,
-                destinations=self._sent(name, row_type, question.info.key),
-            )
+            short = "" if monitor.single else name
+            return Asked(name=short, question=question, transform=transform, promised=promised, row_type=row_type)
 
     def _promised(self, answers: Mapping[str, Table]) -> dict[str, Any]:
         """Return what the guarantee file of all questions says, but for their rows."""
@@ -181,10 +175,10 @@ class Run:
         """Charge, run, publish, and tell; a `CommandError` says why not."""
         tables: Mapping[str, Any] = {}
         if self.dry_run:
-            counted = self.pipeline.run(self.options, self._pay)
+            counted = self.pipeline.run(self._pay)
         elif self.places.unbounded:
             paths = [self.places.rows(name) for name in self.monitor.questions]
-            counted = self.pipeline.run(self.options, self._pay, paths, self._write_guarantees)
+            counted = self.pipeline.run(self._pay, paths, self._write_guarantees)
         else:
             counted, tables = self._publish_files()
         self._tell(counted, tables)
@@ -192,25 +186,27 @@ class Run:
 
     def _publish_files(self) -> tuple[Counters, Mapping[str, Any]]:
         """Run over files, and give rows their names once all are complete; return counters, and rows to be shown."""
-        answers, wide = {}, self.monitor.output.wide
-        with self._hidden_folder() as folder:
-            paths = {name: self.places.hidden(name, folder) for name in self.questions}
-            counted = self.pipeline.run(self.options, self._pay, [*paths.values()])
+        answers, places = {}, self.places
+        with tempfile.TemporaryDirectory() if places.terminal else self._hidden_folder() as folder:
+            hidden = {name: places.hidden(name, folder) for name in self.sent}
+            counted = self.pipeline.run(self._pay, [hidden[name] for name in self.questions])
             for name, each in self.questions.items():
-                answers[name], counted = each.answer(paths[name], counted)
-            tables = {name: read_table(paths[name], each.row_type) for name, each in self.questions.items()}
-            tables |= self._write_views(answers, folder) if self.views else {}
-            for name, each in () if self.places.terminal else self.questions.items():
-                if wide:
-                    write_wide(each.path, each.row_type, tables[name])
+                answers[name], counted = each.answer(hidden[name], counted)
+            types = {name: each.row_type for name, each in self.questions.items()}
+            transforms = {name: each.transform for name, each in self.questions.items()}
+            for name, table in answer_views(self.views, tables_of(self.monitor, transforms, answers)).items():
+                types[name] = table.written_type
+                write_row_file(hidden[name], types[name], table.rows)
+            tables = {name: read_table(hidden[name], kind) for name, kind in types.items()}
+            for name, table in () if places.terminal else tables.items():
+                if self.monitor.output.wide:
+                    write_wide(places.rows(name), types[name], table)
                 else:
-                    move_file(paths[name], each.path)
-            if not self.places.terminal:
+                    move_file(hidden[name], places.rows(name))
+            if not places.terminal:
                 self._write_guarantees(counted)
-        for each in self.questions.values():
-            send(each.destinations, each.path)
         for name, to in self.sent.items():
-            send(to, self.places.rows(name))
+            send(to, places.rows(name))
         return counted, {} if is_quiet() else tables
 
     def _pay(self) -> None:
@@ -256,10 +252,10 @@ class Run:
                 sys.stdout.flush()
             gap()
         say(words("\n".join(told.after)), LABEL)
-        for each in asked if places.unbounded else ():
-            if each.destinations:
-                to = " and ".join(one.name() for one in each.destinations)
-                say(f"{each.counters(counted).get(SENT, 0):,} rows sent to {to}")
+        for name, each in self.questions.items():
+            if places.unbounded and (to := self.sent[name]):
+                sent = each.counters(counted).get(SENT, 0)
+                say(f"{sent:,} rows sent to {' and '.join(one.name() for one in to)}")
         if told.nothing is not None:
             raise NothingUsableError(words(told.nothing))
 
@@ -284,10 +280,6 @@ class Run:
     @contextmanager
     def _hidden_folder(self) -> Iterator[str]:
         """Give a folder for files that are not complete, beside those that are, and remove it in the end."""
-        if self.places.terminal:
-            with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
-                yield folder
-            return
         hidden = join(self.places.parent, f".{secrets.token_hex(8)}{PARTIAL}")
         filesystems().mkdirs(hidden)
         try:
@@ -296,25 +288,15 @@ class Run:
             with suppress(Exception):  # what remains there is not complete, and hidden
                 filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # others delete by a prefix
 
-    def _write_views(self, answers: Mapping[str, Any], folder: str) -> dict[str, Any]:
-        """Write the views of rows: first all of them into a folder, and then into the output; return their rows."""
-        transforms = {name: each.transform for name, each in self.questions.items()}
-        found = answer_views(self.views, tables_of(self.monitor, transforms, answers))
-        hidden = {name: self.places.hidden(name, folder) for name in found}
-        for name, table in found.items():
-            write_row_file(hidden[name], table.written_type, table.rows)
-        tables = {name: read_table(hidden[name], table.written_type) for name, table in found.items()}
-        for name, path in hidden.items():
-            move_file(path, self.places.rows(name))
-        return tables
-
     def _write_guarantees(self, counted: Counters | None = None) -> None:
         """Write what each question promises, and last what is promised of all of them together.
 
         Files of rows have been counted, and are complete, of input that has ended.
         """
         for name, each in self.questions.items():
-            rows = {} if counted is None else {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
+            rows: dict[str, Any] = {}
+            if counted is not None:
+                rows = {"rows": {"sha256": fingerprint(self.places.rows(name))}, **each.limits(counted)}
             write_json(self.places.guarantee(name), {**each.promised, **rows, **self.mark})
             self.promised["questions"][name] |= rows
         if self.monitor.single:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -23,30 +23,6 @@ from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
-class Followed(NamedTuple):
-    """A view of streaming input."""
-
-    name: str
-    chain: tuple[View, ...]  # the views that it is made of, each behind those that it is made of itself; last it
-    tables: Mapping[str, Table]  # of the questions that it is made of, without rows
-    table: Table  # its own, without rows
-    steps: Steps  # for which rows come in time: questions have waited for late events, and started afresh
-
-
-def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[Followed]:
-    """Return views as those of streaming input."""
-    sources: dict[str, set[str]] = {}
-    found = []
-    for view in views:  # each behind those that it is made of
-        own = {source for _, source in view.sources}
-        sources[view.name] = names = own.union({view.name}, *(sources.get(name, ()) for name in own))
-        table, chain = answers[view.name], tuple(each for each in views if each.name in names)
-        of_questions = {name: tables[name] for name in sorted(names - answers.keys())}
-        steps = replace(table.steps, renewal=None, allowed_lateness=0)
-        found.append(Followed(view.name, chain, of_questions, table, steps))
-    return found
-
-
 class FollowView(beam.PTransform[Any, Any]):
     """Gives the rows of a view, those of each window when it is over, as its questions have published it by then.
 
@@ -55,11 +31,18 @@ class FollowView(beam.PTransform[Any, Any]):
     published of windows before stays as it is.
 
     *Privacy*: post-processing of published rows.
+
+    Args:
+        chain: the views that it is made of, each behind those that it is made of itself; the last one is the view.
+        tables: of the questions that it is made of, without rows.
+        table: its own, without rows.
     """
 
-    def __init__(self, followed: Followed) -> None:
+    def __init__(self, chain: Sequence[View], tables: Mapping[str, Table], table: Table) -> None:
         super().__init__()
-        self.followed = followed
+        self.name, self.chain, self.tables, self.table = chain[-1].name, chain, tables, table
+        # rows come in time: questions have waited for late events, and started afresh
+        self.steps = replace(table.steps, renewal=None, allowed_lateness=0)
 
     @override
     def expand(self, paths: Mapping[str, Any]) -> Any:
@@ -67,13 +50,23 @@ class FollowView(beam.PTransform[Any, Any]):
             some
             | f"Whenever {name}"
             >> beam.WindowInto(GlobalWindows(), trigger=AfterWatermark(), accumulation_mode=AccumulationMode.DISCARDING)
-            | f"By window {name}" >> beam.Map(by_window, name, self.followed.steps).with_output_types(Keyed)
+            | f"By window {name}" >> beam.Map(by_window, name, self.steps).with_output_types(Keyed)
             for name, some in paths.items()
         ]
-        together = known | "All" >> beam.Flatten()
-        clocked = together | "WithClock" >> WithClock(self.followed.steps)
-        follow = beam.ParDo(Follow(self.followed))
-        return clocked | "Follow" >> follow.with_output_types(self.followed.table.row_type)
+        clocked = known | "All" >> beam.Flatten() | "WithClock" >> WithClock(self.steps)
+        return clocked | "Follow" >> beam.ParDo(Follow(self)).with_output_types(self.table.row_type)
+
+
+def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[FollowView]:
+    """Return what follows each view, from the tables of all questions and views without rows."""
+    sources: dict[str, set[str]] = {}
+    found = []
+    for view in views:  # each behind those that it is made of
+        own = {source for _, source in view.sources}
+        sources[view.name] = names = own.union({view.name}, *(sources.get(name, ()) for name in own))
+        of_questions = {name: tables[name] for name in sorted(names - answers.keys())}
+        found.append(FollowView([each for each in views if each.name in names], of_questions, answers[view.name]))
+    return found
 
 
 def by_window(path: str, name: str, steps: Steps) -> Keyed:
@@ -88,9 +81,9 @@ class Follow(StepFn, state="monitor_view"):
     how an alert stands.
     """
 
-    def __init__(self, followed: Followed) -> None:
-        super().__init__(steps=followed.steps, timer_offset=1)
-        self.chain, self.tables = followed.chain, followed.tables
+    def __init__(self, view: FollowView) -> None:
+        super().__init__(steps=view.steps, timer_offset=1)
+        self.chain, self.tables = view.chain, view.tables
         given = json.dumps([view.model.given for view in self.chain])
         self.options = hashlib.blake2b(given.encode(), digest_size=16).digest()
         self.back = max(view.back(self.tables) for view in self.chain)

@@ -40,12 +40,8 @@ WITH_CHECKPOINTS: Mapping[str, Any] = {
 
 FLAGS = tuple(name for name, value in WITH_CHECKPOINTS.items() if value is True)
 NUMBERS = (
-    "checkpointing_interval",
-    "checkpoint_timeout_millis",
-    "min_pause_between_checkpoints",
-    "shutdown_sources_after_idle_ms",
-    "max_bundle_size",
-    "max_bundle_time_mills",
+    *("checkpointing_interval", "shutdown_sources_after_idle_ms", "max_bundle_size"),
+    *(name for name, value in WITH_CHECKPOINTS.items() if type(value) is int),
 )
 
 
@@ -132,12 +128,6 @@ def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
 CANCEL_SECONDS, POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 """States of jobs that have ended."""
-
-
-def name_job(options: PipelineOptions, name: str) -> None:
-    """Give a job a name by which people know it on Flink's page, unless `--job_name` has given one."""
-    named = options.view_as(GoogleCloudOptions)
-    named.job_name = named.job_name or name
 
 
 @contextmanager

@@ -29,11 +29,9 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     PrismRunnerOptions,
     StandardOptions,
-    WorkerOptions,
     _BeamArgumentParser,
 )
 from apache_beam.portability.api import beam_fn_api_pb2_grpc
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.runner import PipelineState, create_runner
 from apache_beam.runners.worker import worker_pool_main
 from apache_beam.transforms import environments
@@ -70,28 +68,18 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
         return f"{HOST}:{bound}", server
 
 
-def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
-    """Start a pipeline, and let it do what no option of Beam says.
-
-    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: Beam is slow to weigh values. And
-    the folder with lists of packages to install, which Beam would leave, goes.
-    """
-    cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
-    packages: Any = environments.python_sdk_dependencies
-    local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
-    with nullcontext() if local else TemporaryDirectory(prefix="privstream-") as folder:
-        listed = (lambda options: ()) if local else partial(packages, tmp_dir=folder)
+def _started(pipeline: beam.Pipeline) -> Any:
+    """Start a pipeline whose workers listen on loopback alone, and whose list of packages to install goes."""
+    with TemporaryDirectory(prefix="privstream-") as folder:
+        packages = partial(environments.python_sdk_dependencies, tmp_dir=folder)
         with (
             patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers),
-            patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache),
-            patch.object(environments, "python_sdk_dependencies", listed),
+            patch.object(environments, "python_sdk_dependencies", packages),
         ):
             return pipeline.run()
 
 
 LOCAL_RUNNER = "FnApiRunner"
-SWITCHES = ("directrunner", "switchingdirectrunner")
-"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one: this one is taken."""
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
@@ -104,7 +92,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
     prism = options.view_as(PrismRunnerOptions).prism_location
     opens = "opens a port on every interface without a password"
     mode, threads = direct.direct_running_mode, direct.direct_num_workers
-    if standard.runner is None or name in SWITCHES:
+    if standard.runner is None or name in ("directrunner", "switchingdirectrunner"):  # which take the one they can have
         standard.runner = LOCAL_RUNNER
     wrong = ""
     if name == "bundlebaseddirectrunner":
@@ -128,13 +116,13 @@ GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", elements.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
+REPORTED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", re.MULTILINE)  # by workers, as text
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
 OUT_OF_MEMORY = (
-    "the run ran out of memory, and no file is half-written. What is remembered grows with items that are not found "
-    "yet and with people who have reached their limits, until the run or a period of --renew-every ends: shorter ones "
-    "need less, and workers of a cluster share it"
+    "the run ran out of memory, and no file is half-written. Items and people are remembered until the run or a period "
+    "of --renew-every ends: shorter ones need less, and workers of a cluster share it"
 )
 
 
@@ -171,7 +159,6 @@ def run(
     build: Callable[[beam.Pipeline], Any],
     ends: Sequence[str] = (),
     accepted: Callable[[], None] | None = None,
-    first: Callable[[], Counters] | None = None,
 ) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
@@ -181,10 +168,8 @@ def run(
         ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
             Flink, is then cancelled, and has no counters.
         accepted: called once the runner has taken the pipeline.
-        first: is done once the pipeline is built, before it runs; its counters are added.
     """
     runner = options.view_as(StandardOptions).runner
-    counters: Counters = {}
     try:
         with (
             clock(f"running on {runner}") as shown,
@@ -194,9 +179,7 @@ def run(
         ):
             pipeline = new_pipeline(options)
             build(pipeline)
-            if first is not None:
-                counters = first()
-            result = _started(pipeline, options)
+            result = _started(pipeline)
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
@@ -208,7 +191,7 @@ def run(
         raise RunError(cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
-    return added([counters, _counted(result)])
+    return _counted(result)
 
 
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
@@ -217,7 +200,7 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     try:
         pipeline = new_pipeline(options)
         build(pipeline)
-        result = _started(pipeline, options)
+        result = _started(pipeline)
         result.wait_until_finish()
     except Exception as error:
         raise RunError(cause(error)) from None
@@ -241,10 +224,7 @@ def _counted(result: Any) -> Counters:
 
 def added(parts: Iterable[Counters]) -> Counters:
     """Add up counters of the same stage and name."""
-    found = Counter[tuple[str, str]]()
-    for part in parts:
-        found.update(part)
-    return dict(found)
+    return dict(sum(map(Counter, parts), Counter[tuple[str, str]]()))
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:
@@ -299,13 +279,8 @@ def cause(error: BaseException) -> str:
     ours = source.startswith("raise ") and path.startswith(OURS)
     if message and (ours or not WORKER.search(text)):
         return message
-    if _kind(error).endswith("MemoryError"):
+    kind = [type(error).__name__, *REPORTED.findall(str(error))][-1]
+    if kind.endswith("MemoryError"):
         return OUT_OF_MEMORY
     where = f" at `{source}`" if path else ""
-    return f"the run failed with {_kind(error)}{where}; --traceback shows more, and may show records"
-
-
-def _kind(error: BaseException) -> str:
-    """Return the name of an error's type, also of one that a worker reported as text."""
-    reported = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", str(error), re.MULTILINE)
-    return str(reported[-1]) if reported else type(error).__name__
+    return f"the run failed with {kind}{where}; --traceback shows more, and may show records"

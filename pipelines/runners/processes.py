@@ -30,13 +30,16 @@ WITHOUT_ANSWER = (
 )
 
 
-def workers_for(given: int | None, size: int) -> int:
-    """Return how many processes share the work of a run: as `given`, or one for each 64 MiB of input and processor."""
+def workers_for(given: int | None, size: int | None) -> int:
+    """Return how many processes share a run: as `given`, or one for each 64 MiB of input and processor.
+
+    The size is None for input that has no end, and on other runners: no processes share these.
+    """
     if given is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(cores, size // BYTES_EACH))
-    if not 1 <= given <= MOST:
-        raise ValueError(f"workers must be from 1 to {MOST}, got {given}")
+        return max(1, min(cores, (size or 0) // BYTES_EACH))
+    if not 1 <= given <= MOST or (given > 1 and size is None):
+        raise ValueError(f"workers must be from 1 to {MOST}, and 1 but for files on FnApiRunner, got {given}")
     return given
 
 
@@ -67,12 +70,26 @@ def crew(number: int, perform: Callable[[Any], Any]) -> Iterator[Tell]:
     They end with the block, however it ends, and with this process, however that ends. `perform` is a function of a
     module, whose errors are safe to show.
     """
+    can = "forkserver" in multiprocessing.get_all_start_methods()
+    method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["privstream.pipelines.run.pipeline"])  # processes are copies of it
+    pipes: list[connection.Connection] = []
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
             with spill.files_for(number + 1) as paths:
                 stack.enter_context(spill.spilled(paths, 0))
-                pipes = stack.enter_context(_started(paths, folder, perform))
+                with _quiet():
+                    for own in range(1, len(paths)):
+                        here, there = context.Pipe()
+                        process = context.Process(target=_work, args=(there, paths, own, folder, perform), daemon=True)
+                        process.start()
+                        there.close()
+                        pipes.append(here)
+                        for end in (here.close, process.join, process.kill):  # the last one first
+                            stack.callback(end)
                 _answers(pipes)  # they have opened the files, which have no names from here on
         except spill.SpillError as error:
             raise RunError(str(error)) from None
@@ -84,34 +101,6 @@ def crew(number: int, perform: Callable[[Any], Any]) -> Iterator[Tell]:
             return _answers(pipes)
 
         yield tell
-
-
-@contextmanager
-def _started(paths: Sequence[str], folder: str, perform: Callable[[Any], Any]) -> Iterator[list[connection.Connection]]:
-    """Start processes, whose temporary files go into a folder; in the end what they are doing is of no use any more."""
-    can = "forkserver" in multiprocessing.get_all_start_methods()
-    method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
-    context: Any = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["privstream.pipelines.run.pipeline"])  # processes are copies of it
-    processes, pipes = [], []
-    try:
-        with _quiet():
-            for number in range(1, len(paths)):
-                here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, paths, number, folder, perform), daemon=True)
-                process.start()
-                there.close()
-                pipes.append(here)
-                processes.append(process)
-        yield pipes
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.join()
-        for pipe in pipes:
-            pipe.close()
 
 
 def _answers(pipes: Sequence[connection.Connection]) -> list[Any]:
@@ -138,10 +127,7 @@ def _work(
     with spill.spilled(paths, number):
         pipe.send((False, None))
         while True:
-            try:
-                task = pipe.recv()
-            except EOFError:
-                return
+            task = pipe.recv()
             try:
                 answer = False, perform(task)
             except RunError as error:

@@ -23,7 +23,7 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.run.asked import Answer
 from privstream.pipelines.run.plan import arguments_of, with_budget
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
-from privstream.pipelines.run.views_stream import Follow, FollowView, by_window, followed
+from privstream.pipelines.run.views_stream import Follow, by_window, followed
 from privstream.pipelines.sinks.row_files import plain_table, read_row_file, write_row_file
 from privstream.pipelines.sinks.writers import WriteRows, file_name
 from privstream.transforms.counts.transform import rows_of as rows_of_table
@@ -229,7 +229,7 @@ def follow(view: Any, output: Path) -> list[Any]:
     found: list[Any] = []
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         paths = pipeline | beam.Create(stamped) | beam.Map(lambda one: one)
-        rows = {"pages": paths} | FollowView(view)
+        rows = {"pages": paths} | view
         written = rows | WriteRows(str(output / "found.avro"), view.table.row_type, order=view.table.order)
     assert written is not None
     found = read_row_file(str(output / "found.avro"), view.table.row_type)

@@ -133,7 +133,7 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
     assert [workers_for(None, size) for size in (0, BYTES_EACH, 3 * BYTES_EACH, 99 * BYTES_EACH)] == [1, 1, 3, 4]
     assert workers_for(7, 0) == 7
     for given in (0, MOST + 1):
-        with pytest.raises(ValueError, match=f"workers must be from 1 to 256, got {given}"):
+        with pytest.raises(ValueError, match=f"workers must be from 1 to 256, .*got {given}"):
             workers_for(given, 0)
 
 

@@ -16,7 +16,7 @@ from flink_cluster_jobs import SCRIPT, load
 from listening import elsewhere, run_and_look
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.runners import flink as flink_check
-from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink, name_job, submitted_job
+from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink, submitted_job
 from privstream.pipelines.runners.launch import parse_beam_options
 from runner_harness import require
 
@@ -122,7 +122,7 @@ def begin(cluster, job: str, name: str) -> None:
 def interrupted(cluster, own: str | None = None, *others: str) -> str:
     """Return what is told at Ctrl-C when this job has begun, and other people's jobs of the same name have."""
     mine = options(f"--flink_master={cluster.address}")
-    name_job(mine, "counts to rows")
+    mine.view_as(GoogleCloudOptions).job_name = "counts to rows"
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt), submitted_job(mine, told.append):
         for other in others:
@@ -150,7 +150,7 @@ def test_a_second_job_that_writes_the_same_is_refused_while_the_first_goes_on(cl
 
     def submit(*writes: str) -> str:
         mine = options(f"--flink_master={cluster.address}")
-        name_job(mine, "counts to rows")
+        mine.view_as(GoogleCloudOptions).job_name = "counts to rows"
         with submitted_job(mine, pytest.fail, writes=writes):
             return name_of(mine)
 
