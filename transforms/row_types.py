@@ -127,6 +127,25 @@ class RankedItem(NamedTuple):
     upper: Optional[float]
 
 
+class ReleasedCount(NamedTuple):
+    """A count as it is released, of which views make what is shown; `item` and `noisy` are as in `KeyCount`."""
+
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    noisy: int
+
+
+class ReleasedSum(NamedTuple):
+    """The same with the sum of values, `value`, plus integer noise."""
+
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    noisy: int
+    value: int
+
+
 class KeyCount(NamedTuple):
     """How many people have an item: in a window, in the last windows, or since the start.
 

@@ -62,7 +62,6 @@ class KeyedRows:
     keys: Words
     counts: Integers  # noisy
     sums: Integers | None = None  # noisy
-    margins: tuple[int, ...]  # how far a count is off at most, with probability 0.95, and then a sum
     earlier: tuple[KeyedRows, ...] = ()  # of earlier steps, in their order, of keys that were found at this one
 
 
@@ -387,19 +386,21 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _rows(self, step: int, keys: Integers, answers: Integers) -> KeyedRows:
         """Return rows of keys with noisy answers, int64 (answers, n)."""
-        margins = tuple(noise.tail_bound(step, OUTSIDE / 2) for noise in self.law.noises)
         sums = None if self.max_value is None else answers[1]
-        return KeyedRows(step=step, keys=keys.astype(np.uint64), counts=answers[0], sums=sums, margins=margins)
+        return KeyedRows(step=step, keys=keys.astype(np.uint64), counts=answers[0], sums=sums)
 
-    def margins_of_sums(self, windows: Integers) -> Integers:
-        """Return how far sums over numbers of windows, at least 1, are off at most, int64 (answers, n).
+    def margins(self, windows: Integers) -> Integers:
+        """Return how far counts, and sums of values, are off at most, with probability 0.95 each, int64 (answers, n).
 
-        They are of counts of one window each, and of sums of values; each bound holds with probability 0.95.
+        They are sums over numbers of windows, at least 1: since the start of noise that knows of it.
         """
         distinct, place = np.unique(windows, return_inverse=True)
-        answers = ANSWERS[: len(self.law.noises)]
-        margins = [[self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()] for answer in answers]
-        return np.array(margins, np.int64)[:, place]
+        found = np.empty((len(self.law.noises), len(distinct)), np.int64)
+        for column, number in enumerate(distinct.tolist()):
+            for row, answer in enumerate(ANSWERS[: len(found)]):
+                noise = self._noise(answer, 1 if self.over == "start" else number)
+                found[row, column] = noise.tail_bound(number, OUTSIDE / 2)
+        return found[:, place]
 
     def _noise(self, answer: str, windows: int) -> RunningNoise:
         """Return the noise of an answer, of a sum over a number of windows."""

@@ -46,9 +46,9 @@ class ShownCounts:
     """What is shown of released counts: a view."""
 
     windows: Windows  # that rows are about
+    margins: Callable[[Integers], Integers]  # how far sums over numbers of windows are off, (answers, n)
     stddev: float | None = None  # of the noise of a count, to smooth single windows; None for numbers as released
     over: int = 1  # windows that counts are the sum of, or as many as an item has
-    margins: Callable[[Integers], Integers] | None = None  # how far sums over numbers of windows are off, (answers, n)
     max_value: int | None = None  # of an event
     rising: int = 0  # windows to look back for what rose, of the same budget period; 0 for none
     at_least: int | None = None  # rows with a smaller number are not shown
@@ -64,35 +64,39 @@ class ShownCounts:
 
         Of a run that has `ended` it is learned from all items how they move.
         """
+        answers = np.stack([table[name].to_numpy() for name in RELEASED if name in table.column_names])
         if not table.num_rows:
-            return with_columns(table, dict.fromkeys(RISE, np.empty(0)) if self.rising else {})
-        if self.over == 1 and self.stddev is None:
-            return table
+            columns = released_columns(answers, answers, self.max_value)
+            return with_columns(table, columns | (dict.fromkeys(RISE, np.empty(0)) if self.rising else {}))
         steps = np.asarray(self.windows.starting(table["window_start"].to_numpy()))
         row, column = steps - steps.min(), numbered(table["item"])
         place = row, column
-        released = [table[name].to_numpy() for name in RELEASED if name in table.column_names]
-        history = np.full((len(released), int(row.max()) + 1, int(column.max()) + 1), np.nan)
-        for matrix, values in zip(history, released, strict=True):
-            matrix[place] = values
-        if self.stddev is None:
-            return with_columns(table, self._summed(history, place))
-        found = smooth(history[0], self.stddev, ended)
-        columns = dict(zip(SHOWN, meaningful(*np.maximum(found[:, *place], 0.0)), strict=True))
-        if self.rising:
-            risen = rises(found, history[0], self.stddev, self.rising)[:, *place]
-            risen[:, self.windows.renewals(steps) != self.windows.renewals(steps - self.rising)] = np.nan
-            columns |= dict(zip(RISE, meaningful(*risen), strict=True))
+        history = np.full((len(answers), int(row.max()) + 1, int(column.max()) + 1), np.nan)
+        history[:, *place] = answers
+        if self.over > 1:
+            number, answers = self._summed(history, place)
+        elif self.stddev is None:
+            distinct, which = np.unique(steps, return_inverse=True)
+            number = np.array([self.windows.number(step) for step in distinct.tolist()])[which]
+        else:
+            number = np.ones(len(row), np.int64)
+        columns = released_columns(answers, self.margins(number), self.max_value)
+        if self.stddev is not None:
+            found = smooth(history[0], self.stddev, ended)
+            columns |= dict(zip(SHOWN, meaningful(*np.maximum(found[:, *place], 0.0)), strict=True))
+            if self.rising:
+                risen = rises(found, history[0], self.stddev, self.rising)[:, *place]
+                risen[:, self.windows.renewals(steps) != self.windows.renewals(steps - self.rising)] = np.nan
+                columns |= dict(zip(RISE, meaningful(*risen), strict=True))
         return with_columns(table, columns)
 
-    def _summed(self, history: Floats, place: tuple[Integers, Integers]) -> dict[str, np.ndarray]:
-        """Return the columns of sums over the last windows, or over as many as an item has."""
-        assert self.margins is not None
+    def _summed(self, history: Floats, place: tuple[Integers, Integers]) -> tuple[Integers, Integers]:
+        """Return of how many windows sums over the last ones are, as many as an item has, and the sums (answers, n)."""
         known = ~np.isnan(history[:1])
         sums = np.cumsum(np.nan_to_num(np.concatenate([known, history])).astype(np.int64), axis=1)
         sums[:, self.over :] -= sums[:, : -self.over].copy()
-        number, *totals = (each[place] for each in sums)
-        return released_columns(np.stack(totals), self.margins(np.maximum(number, 1)), self.max_value)
+        found = sums[:, *place]
+        return np.maximum(found[0], 1), found[1:]
 
     def newest(self, before: Sequence[pa.Table], released: pa.Table, start: int) -> pa.Table:
         """Return the rows of what was released for the window that starts then, in order, while the run goes on.

@@ -30,6 +30,9 @@ class Windows(Protocol):
     def starting(self, moments: Any) -> Any:
         """Return the number of the window that starts at a moment, or at each of some."""
 
+    def number(self, step: int) -> int:
+        """Return 1, 2, .. for the windows of a budget period."""
+
     def renewals(self, step: Any) -> Any:
         """Return how many budget periods are over before a window, or before each of some."""
 

@@ -97,7 +97,7 @@ class Asked:
     @property
     def released_type(self) -> type:
         """The type of the rows that a run over files has released, before `answer`."""
-        found: type = self.question.info.row_type_of(self.counts or self.transform)
+        found: type = self.counts.released_type if self.counts else self.question.info.row_type_of(self.transform)
         return found
 
     def answer(self, path: str, counted: Counters) -> tuple[Answer, Counters]:

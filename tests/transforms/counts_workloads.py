@@ -10,7 +10,6 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.views.tables import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, from_stream
 from privstream.transforms.counts.transform import KeyedCounts, rows_of
@@ -227,17 +226,15 @@ def rows_in(made, elements):
     """Return the rows of what a transform gives."""
     if not getattr(made, "ended", False):
         return list(elements)
-    return [row for _, data in elements for row in rows_of(made.row_type, from_stream(data))]
+    return [row for _, data in elements for row in rows_of(made.released_type, from_stream(data))]
 
 
 def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
     start = Timestamp(micros=(step - back) * made.steps.size)
-    margin = found.margins[0]
     for item, count in zip(texts, found.counts, strict=True):
-        shown = meaningful(*(max(0.0, number) for number in (count, count - margin, count + margin))).tolist()
         window = (start, Timestamp(micros=start.micros + made.steps.size))
-        yield made.row_type(*window, item, *shown, count, *([None] * 3 if made.rising else []))
+        yield made.released_type(*window, item, count)
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[int, str], int]:

@@ -27,7 +27,7 @@ def table_of(counts, values=None):
 
 
 def shown(**given):
-    return ShownCounts(**{"windows": WINDOWS, "stddev": NOISE} | given)
+    return ShownCounts(**{"windows": WINDOWS, "stddev": NOISE, "margins": lambda number: 2 * number[None]} | given)
 
 
 def test_each_item_is_smoothed_by_itself_in_any_order():
@@ -92,7 +92,7 @@ def test_periods_are_not_compared():
 def test_sums_are_of_as_many_windows_as_an_item_has_and_have_their_own_interval(windows):
     sums = FoundKeys(epsilon=1.0, delta=1e-6, contributions=20, horizon=40, over=windows, max_value=9)
     counts, values = counts_of(40), counts_of(40, seed=4) * 5
-    view = shown(stddev=None, over=windows, margins=sums.margins_of_sums, max_value=9)
+    view = shown(stddev=None, over=windows, margins=sums.margins, max_value=9)
     found = view.numbers(table_of(counts, values)).to_pylist()
     for place, one in enumerate(found):
         t, item = divmod(place, 5)

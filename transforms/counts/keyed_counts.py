@@ -28,7 +28,7 @@ from privstream.mechanisms.privacy.guarantee import (
     PEOPLE_HASHED,
     PrivacyGuarantee,
 )
-from privstream.mechanisms.views.counts import ShownCounts, corrected_table
+from privstream.mechanisms.views.counts import Dropped, ShownCounts, corrected_table
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
@@ -42,7 +42,7 @@ from privstream.transforms.parameters import (
 )
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
+from privstream.transforms.row_types import KeyCount, KeyRise, KeySum, ReleasedCount, ReleasedSum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
 from typing_extensions import Unpack, override
 
@@ -203,18 +203,27 @@ class CountsParameters(Parameters):
             windows=self.steps,
             stddev=None if over > 1 or made.over == "start" else made.stddev(1),
             over=over,
-            margins=made.margins_of_sums,
+            margins=made.margins,
             max_value=made.max_value,
         )
 
     @property
     @override
     def view(self) -> View:
-        shown, ended = self.shown, self.ended
-        return lambda table, dropped: shown.chosen(corrected_table(shown.numbers(table, ended=ended), dropped))
+        shown, ended, names = self.shown, self.ended, self.row_type._fields
+
+        def rows(table: pa.Table, dropped: Dropped | None) -> pa.Table:
+            return shown.chosen(corrected_table(shown.numbers(table, ended=ended), dropped)).select(names)
+
+        return rows
 
     @property
-    def row_type(self) -> type:
+    def released_type(self) -> Any:
+        """What is released."""
+        return ReleasedCount if self.mechanism.max_value is None else ReleasedSum
+
+    @property
+    def row_type(self) -> Any:
         """What is published."""
         return KeyRise if self.rising else KeyCount if self.mechanism.max_value is None else KeySum
 

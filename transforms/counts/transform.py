@@ -19,8 +19,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.mechanism import pack, unpack
-from privstream.mechanisms.views.counts import RELEASED, ShownCounts
-from privstream.mechanisms.views.tables import released_columns
+from privstream.mechanisms.views.counts import ShownCounts
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
@@ -43,9 +42,6 @@ from typing_extensions import override
 
 REWRITTEN = 64  # steps after which a log is written anew
 TIMES = ("window_start", "window_end")
-KEPT = (*TIMES, "item", *RELEASED)
-"""Columns of earlier windows from which numbers are made."""
-
 NO_COUNTS = CountBatch.join([])
 NO_KEYS = np.empty(0, np.uint64)
 NO_TEXTS = pa.array([], pa.large_string())
@@ -76,7 +72,7 @@ class PublishCounts(StepFn, state="publish_counts"):
     key_shards: int
     domain: Domain | None  # the public list of keys, which are then positions in it
     always: Names | None  # keys that are published in every window, beside those that are found
-    row_type: Any  # whose columns tables have
+    released_type: Any  # whose columns tables have
     ended: bool  # whether tables come with step and shard, and rows count as published; else `ShowCounts` follows
     rows_published = Metrics.counter("privstream", "counts_published")
 
@@ -181,23 +177,20 @@ class PublishCounts(StepFn, state="publish_counts"):
         return KnownKeys(counts, keys, texts), found
 
     def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> pa.Table:
-        """Return the rows of a step of one shard of keys, times in microseconds.
+        """Return what is released of a step of one shard of keys, times in microseconds; views fill in the rest.
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
         """
-        tables, names = [], list(self.row_type._fields)
+        tables = []
         for one in (found, *found.earlier):
-            number = len(one.keys)
-            answers = np.array([one.counts] if one.sums is None else [one.counts, one.sums])
-            columns = dict.fromkeys(names, pa.nulls(number))
-            columns |= released_columns(answers, np.array(one.margins)[:, None], self.mechanism.max_value)
+            columns = {"noisy": one.counts, "value": one.sums}
             if self.domain is None:
                 columns["item"] = state.texts.take(pa.array(one.keys))
             else:
                 columns["item"] = self.domain.texts.take(state.keys[one.keys]).cast(pa.large_string())
             for name, moment in zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True):
-                columns[name] = np.full(number, moment)
-            tables.append(pa.table([pa.array(columns[name], from_pandas=True) for name in names], names))
+                columns[name] = np.full(len(one.keys), moment)
+            tables.append(pa.table({name: columns[name] for name in self.released_type._fields}))
         return pa.concat_tables(tables)
 
 
@@ -265,8 +258,7 @@ class ShowCounts(StepFn, state="show_counts"):
         rows = rows_of(self.row_type, shown)
         if self.view.lookback == 1 and self.follow is None:
             return Stepped(state, rows, unchanged)
-        kept = released.select([name for name in released.column_names if name in KEPT])
-        return Stepped(Seen({**before, step: kept}, shown), rows, lambda: self._segment(step, kept, shown))
+        return Stepped(Seen({**before, step: released}, shown), rows, lambda: self._segment(step, released, shown))
 
 
 class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -324,7 +316,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             key_shards=self.shards,
             domain=self.domain,
             always=None if self.public_items is None else public_keys(self.public_items, self.noise),
-            row_type=self.row_type,
+            released_type=self.released_type,
             ended=self.ended,
         )
         counts = self._without_sums(counted, apply_dofn)
