@@ -5,7 +5,7 @@ import signal
 import time
 
 from privstream.pipelines.command import RunError
-from privstream.transforms.spill import SMALLEST, fetch, put_away
+from privstream.transforms.spill import SMALLEST, fetch, keep
 
 
 def square(task: object) -> object:
@@ -17,7 +17,7 @@ def square(task: object) -> object:
     if task == "wait":
         time.sleep(60)
     if task == "file":
-        return put_away(bytes(range(256)) * (SMALLEST // 128))
+        return keep(bytes(range(256)) * (SMALLEST // 128))
     if isinstance(task, bytes):
         return len(fetch(task))
     assert isinstance(task, int)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.mechanism import pack, unpack
-from privstream.transforms.spill import fetch, put_away
+from privstream.transforms import spill
 
 Keyed = tuple[bytes, bytes]
 """What travels from stage to stage: a record under a key."""
@@ -110,7 +110,8 @@ class Columns:
         """Return what `encode` made of several batches, one after the other."""
         parts = []
         for record in records:
-            found: dict[str, Any] = unpack(cls.__name__, 1, fetch(record))
+            data = spill.fetch(record) if record.startswith(spill.REFERENCE) else record
+            found: dict[str, Any] = unpack(cls.__name__, 1, data)
             names = Names(*(found.pop(f"names.{each.name}") for each in fields(Names)))
             parts.append(cls(**found, names=names))  # type: ignore[call-arg]
         return cls.join(parts)
@@ -205,7 +206,8 @@ def encode(batch: Columns) -> bytes:
     """Encode a batch as bytes, or a reference to them (see `spill`); a column that it does not have leaves no trace."""
     columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
     names = {f"names.{name}": column for name, column in vars(batch.names).items()}
-    return put_away(pack(type(batch).__name__, 1, columns | names))
+    data = pack(type(batch).__name__, 1, columns | names)
+    return spill.keep(data) if len(data) >= spill.SMALLEST and spill.waiting() else data
 
 
 MOST_SHARDS = 32_768

@@ -22,7 +22,7 @@ from typing import Any
 SMALLEST = 4096
 """Bytes from which on a batch is worth a reference."""
 
-_REFERENCE = b"PSREF1"
+REFERENCE = b"PSREF1"
 _FORM = struct.Struct(">6sIHQQ")
 """A reference: its mark, a checksum, the number of its file, and where in that begin how many bytes."""
 
@@ -102,9 +102,9 @@ def folder_on_disk() -> Path:
     return Path(os.environ.get("TMPDIR") or (disk if disk.is_dir() else tempfile.gettempdir()))
 
 
-def put_away(data: bytes) -> bytes:
-    """Return a reference to a large batch where batches wait on disk, else the batch itself."""
-    return keep(data) if _Waiting.users and len(data) >= SMALLEST else data
+def waiting() -> bool:
+    """Tell whether batches of this process wait on disk."""
+    return _Waiting.users > 0
 
 
 def keep(data: bytes) -> bytes:
@@ -120,13 +120,11 @@ def keep(data: bytes) -> bytes:
     with _named("write", _Waiting.folder):
         while written < len(data):
             written += os.pwrite(file, memoryview(data)[written:], start + written)
-    return _FORM.pack(_REFERENCE, zlib.crc32(data[:_HEAD]), _Waiting.own, start, len(data))
+    return _FORM.pack(REFERENCE, zlib.crc32(data[:_HEAD]), _Waiting.own, start, len(data))
 
 
 def fetch(data: bytes) -> bytes:
-    """Return the batch that `put_away` was given."""
-    if not data.startswith(_REFERENCE):
-        return data
+    """Return the data that `keep` was given."""
     _, checksum, number, start, length = _FORM.unpack(data)
     if number >= len(_Waiting.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
@@ -141,7 +139,7 @@ def fetch(data: bytes) -> bytes:
 
 def size_of(data: bytes) -> int:
     """Return how many bytes `fetch` gives."""
-    return int(_FORM.unpack(data)[4]) if data.startswith(_REFERENCE) else len(data)
+    return int(_FORM.unpack(data)[4]) if data.startswith(REFERENCE) else len(data)
 
 
 @contextmanager

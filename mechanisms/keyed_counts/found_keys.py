@@ -201,7 +201,7 @@ class FoundKeys(KeyedCounts):
         true = np.zeros((len(values), 1, number), np.int64)
         true[:, 0, keys] = values
         noisy = self._noisy(published, true[:, :, published], step, names, source)[:, 0]
-        rows = self._rows(step, published, noisy)
+        rows = KeyedRows(step, published.astype(np.uint64), noisy)
         earlier = (*self._earlier(windows, newly, step, names, source),)
         totals[published] += rows.counts
         for one in earlier:
@@ -289,7 +289,7 @@ class FoundKeys(KeyedCounts):
             last = min(start + size, step) - 1
             noisy = self._noisy(newly, self._brought(windows, newly, start, last, len(names)), start, names, source)
             for place in range(last - start + 1):
-                yield self._rows(start + place, newly, noisy[:, place])
+                yield KeyedRows(start + place, newly.astype(np.uint64), noisy[:, place])
 
     def _brought(
         self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int

@@ -54,15 +54,24 @@ class KeyedStep:
     names: Words | None = None  # distinct, of all keys so far, by number: labels of their noise; else the numbers are
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class KeyedRows:
-    """What is published about one step: parallel columns, shape (n,), in the order of keys."""
+    """What is published about one step, in the order of keys."""
 
     step: int
-    keys: Words
-    counts: Integers  # noisy
-    sums: Integers | None = None  # noisy
+    keys: Words  # (n,)
+    answers: Integers  # noisy, (answers, n): counts, and sums of values if there are any
     earlier: tuple[KeyedRows, ...] = ()  # of earlier steps, in their order, of keys that were found at this one
+
+    @property
+    def counts(self) -> Integers:
+        """The noisy counts, (n,)."""
+        return np.asarray(self.answers[0])
+
+    @property
+    def sums(self) -> Integers | None:
+        """The noisy sums, (n,), or None."""
+        return np.asarray(self.answers[1]) if len(self.answers) > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +337,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         answers = totals[:, some] + self._noises(after, given.step, names, source, fresh)
         published[some] |= self.public_keys or answers[0] >= self.law.threshold(given.step)
         chosen = published[some]
-        return after, self._rows(given.step, some[chosen], answers[:, chosen])
+        return after, KeyedRows(given.step, some[chosen].astype(np.uint64), answers[:, chosen])
 
     def _noises(
         self, state: KeyedState, step: int, names: Words, source: NoiseSource, fresh: Integers = _NONE
@@ -383,11 +392,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         if names.dtype != np.uint64 or len(names) < number:
             raise ValueError("names must be uint64, one for each key")
         return keys, np.stack([counts] if sums is None else [counts, sums]), names
-
-    def _rows(self, step: int, keys: Integers, answers: Integers) -> KeyedRows:
-        """Return rows of keys with noisy answers, int64 (answers, n)."""
-        sums = None if self.max_value is None else answers[1]
-        return KeyedRows(step=step, keys=keys.astype(np.uint64), counts=answers[0], sums=sums)
 
     def margins(self, windows: Integers) -> Integers:
         """Return how far counts, and sums of values, are off at most, with probability 0.95 each, int64 (answers, n).

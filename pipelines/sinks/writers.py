@@ -81,6 +81,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         self.row_type, self.tables = row_type, tables
         format = output_format(path, option)
         check_destination(path, option)
+        shape_of(row_type)  # rows that cannot be written are refused before the run
         self.arguments: dict[str, Any] = {"path": path, "format": format, "row_type": row_type}
         self.arguments |= {"order": tuple(order), "owner_only": owner_only}
 

@@ -19,7 +19,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedRows, KeyedStep
 from privstream.mechanisms.mechanism import pack, unpack
-from privstream.mechanisms.views.counts import ShownCounts
+from privstream.mechanisms.views.counts import RELEASED, ShownCounts
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
@@ -183,7 +183,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         """
         tables = []
         for one in (found, *found.earlier):
-            columns = {"noisy": one.counts, "value": one.sums}
+            columns: dict[str, Any] = dict(zip(RELEASED, one.answers, strict=False))
             if self.domain is None:
                 columns["item"] = state.texts.take(pa.array(one.keys))
             else:

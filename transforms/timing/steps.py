@@ -285,7 +285,7 @@ class Steps:
         assert self.calendar is not None
         return self.calendar.starts(self.origin)[: None if self.end is None else self.end + 1]
 
-    @property
+    @cached_property
     def _first_steps(self) -> np.ndarray:
         """The first step of each budget period of a calendar."""
         assert self.renews is not None
