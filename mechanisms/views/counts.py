@@ -35,6 +35,9 @@ RELEASED = ("noisy", "value")
 AS_IS, CORRECTED = 0.05, 0.2
 """Shares up to which numbers are shown as they are, and corrected."""
 
+STAYS, DIVIDED, BOUND = "stays", "divided", "bound"
+"""What `corrected` makes of a number."""
+
 VALUES = ("value", "value_lower", "value_upper")
 
 Dropped = Mapping[str, float | None]
@@ -123,25 +126,34 @@ class ShownCounts:
         return table if self.top is None else largest(table, self.top, "rise" if self.rising else "people")
 
 
+def regime(share: float, least: float, most: float | None) -> str:
+    """Return what `corrected` makes of numbers, given the share that limits drop."""
+    if most is None:
+        return BOUND
+    if share <= AS_IS or least <= 0:  # limits may drop nothing
+        return STAYS
+    return DIVIDED if share <= CORRECTED else BOUND
+
+
 def corrected(
     numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, share: float, least: float, most: float | None
 ) -> Floats:
     """Return numbers and the ends of their intervals, shape (3, n); the upper end of a lower bound is nan.
 
-    Up to `AS_IS` a number stays, up to `CORRECTED` it is divided by the share that is retained, and its interval has
-    the errors of both, as independent ones. That takes every item to lose the share of the whole run. Above, and
-    where more may be dropped than is known, a number is a lower bound.
+    Up to `AS_IS`, and where limits may drop nothing, a number stays; up to `CORRECTED` it is divided by the share that
+    is retained. Its interval has the errors of both, as independent ones. That takes every item to lose the share of
+    the whole run. Above, and where more may be dropped than is known, a number is a lower bound.
 
     Of the share that limits drop `least` and `most` are the interval of 95%; `most` is None for "at least".
     """
-    found = np.array([numbers, lower, upper], np.float64)
-    if most is None or share > CORRECTED:
+    found, does = np.array([numbers, lower, upper], np.float64), regime(share, least, most)
+    if most is None or does == BOUND:
         found[2] = np.nan
         return found
     number, below, above = found
-    divisor = 1 - share if share > AS_IS else 1.0
+    divisor = 1 - share if does == DIVIDED else 1.0
     shown, least_shown = number / divisor, below
-    if share > AS_IS and least > 0:  # else limits may drop nothing
+    if does == DIVIDED:
         least_shown = np.maximum(shown - np.hypot((number - below) / divisor, shown - number / (1 - least)), below)
     reach = np.hypot((above - number) / divisor, number / (1 - most) - shown)
     return np.array([shown, np.clip(least_shown, 0.0, np.maximum(shown, 0.0)), shown + reach])
@@ -166,7 +178,7 @@ def corrected_table(table: pa.Table, dropped: Dropped | None) -> pa.Table:
             columns |= dict(zip(names, meaningful(*ends, finest=finest), strict=True))
     if "value" in columns:
         columns["value"] = columns["value"].astype(np.int64)
-    if "rise" in table.column_names and AS_IS < share <= CORRECTED:
+    if "rise" in table.column_names and regime(share, least, most) == DIVIDED:
         risen = (table[name].to_numpy() / (1 - share) for name in RISE)
         columns |= dict(zip(RISE, meaningful(*risen), strict=True))
     return with_columns(table, columns)

@@ -32,6 +32,7 @@ _TOGETHER = 1 << 20  # numbers of all models at a time
 _LEAST_STDDEV = 1e-6
 _CYCLES = 3  # periods without which there is no rhythm
 _OF_ANY = 10  # keys that may move in any way, beside those from which it is learned how keys move
+_ALONE = 1.1  # times as wide intervals are where one series alone shows how it moves
 _ROUNDS, _LEARNED = 2, 0.8  # of learning, and which part of the prior is learned
 
 
@@ -166,7 +167,7 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     stddev = np.maximum(np.maximum(high - number, number - low) / NORMAL, _LEAST_STDDEV)  # ends may be cut off at 0
     common, unsure = _rhythm(number, period)
     estimate, half = (each[:, 0] for each in _averaged((number - common)[:, None], stddev[:, None], alike=False))
-    reach = np.hypot(half, NORMAL * unsure * np.median(stddev))
+    reach = np.hypot(_ALONE * half, NORMAL * unsure * np.median(stddev))
     own, estimate = np.array([number, low, high]), estimate + common
     smoothed = np.array([estimate, estimate - reach, estimate + reach])
     return _apart(np.where(2 * reach > high - low, own, smoothed), own)

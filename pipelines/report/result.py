@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
-from privstream.mechanisms.views.counts import AS_IS
+from privstream.mechanisms.views.counts import STAYS, regime
 from privstream.pipelines.locations import END, GUARANTEE, WRITTEN
 from privstream.pipelines.model.catalogue import QUESTIONS, WORDS, question
 from privstream.pipelines.model.question import loaded
@@ -347,7 +347,7 @@ def regime_in_words(dropped: Mapping[str, float | None] | None) -> str:
     how = "numbers are divided by the share that is retained, and intervals have its uncertainty"
     if words.is_lower_bound(dropped):
         how = "numbers are of what is retained, and are lower bounds"
-    elif (dropped["share"] or 0.0) <= AS_IS:
+    elif regime(dropped["share"] or 0.0, dropped["lower"] or 0.0, dropped["upper"]) == STAYS:
         how = "numbers are as they are, and intervals allow for it"
     return f"Of all contributions, limits drop {words.dropped_in_words(dropped)}: {how}."
 

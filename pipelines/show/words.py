@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.privacy.units import in_words
-from privstream.mechanisms.views.counts import CORRECTED
+from privstream.mechanisms.views.counts import BOUND, regime
 from privstream.pipelines.model.catalogue import QUESTIONS
 
 SEVERAL = 3
@@ -356,8 +356,7 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
 
 def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:
     """Tell whether limits drop so much that numbers are published as lower bounds."""
-    share = dropped["share"]
-    return dropped["upper"] is None or (share is not None and share > CORRECTED)
+    return regime(dropped["share"] or 0.0, dropped["lower"] or 0.0, dropped["upper"]) == BOUND
 
 
 def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
