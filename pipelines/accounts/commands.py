@@ -11,12 +11,13 @@ from typing import Any
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
-from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, distinct, standings
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, Standing, distinct, standings
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.promise import Promise
+from privstream.pipelines.show.words import unit_in_words
 from privstream.pipelines.stores import fingerprint
 from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
@@ -82,24 +83,30 @@ def _show(ledger: Ledger, json: bool) -> None:
 def _account(name: str, contents: Contents) -> dict[str, Any]:
     limit, own = contents.limits.get(name), contents.about(name)
     runs = [
-        {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
+        {field: getattr(first, field) for field in RUN} | {"unit": unit_in_words(first.unit), "repeats": len(repeats)}
         for first, *repeats in distinct(own)
     ]
-    totals = []
-    for found in contents.standings(name):
-        last = own[-1].about(found.unit)
-        totals.append(
-            {
-                "unit": str(found.unit),
-                "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,  # null: delta is spent
-                "delta": found.delta,
-                "releases": len(found.costs),
-                "silent": found.silent,
-                "left": found.left,
-                "more": None if last is None else found.more(last),
-            }
-        )
-    return {"dataset": name, "runs": runs, "totals": totals, "limit": None if limit is None else limit._asdict()}
+    found = contents.standings(name)
+    totals = [
+        {
+            "unit": unit_in_words(each.unit),
+            "epsilon": each.epsilon if math.isfinite(each.epsilon) else None,  # null: delta is spent
+            "delta": each.delta,
+            "releases": len(each.costs),
+            "silent": each.silent,
+            "left": None if limit is None else _left(each.unit, found),
+        }
+        for each in found
+    ]
+    last = (each.more(cost) for each in found if (cost := own[-1].about(each.unit)) is not None)
+    more = None if limit is None else min(last, default=None)
+    about = {"dataset": name, "runs": runs, "totals": totals}
+    return {**about, "more": more, "limit": None if limit is None else limit._asdict()}
+
+
+def _left(unit: PrivacyUnit, all_units: Sequence[Standing]) -> float:
+    """Return the epsilon of the largest run for a unit, without delta, that no unit's limit refuses."""
+    return min(each.room / changes for each in all_units if (changes := unit.changes(each.unit)) is not None)
 
 
 def _spent(found: Mapping[str, Any]) -> str:
@@ -111,13 +118,14 @@ def _lines(account: Mapping[str, Any]) -> Iterator[str]:
     limit = account["limit"]
     yield f"data set {account['dataset']!r}: {f'limit {Limit(**limit).in_words()}' if limit else 'no limit is set'}"
     for found in account["totals"]:
-        yield f"  {found['unit'].removesuffix(' over the whole run')}, added or removed"
+        yield f"  added or removed: {found['unit']}"
         yield f"    spent  {_spent(found)}"
         if found["silent"]:
             yield f"    not in this total, since they promise nothing to this unit: releases, {found['silent']:,}"
-        if found["left"] is not None and (more := found["more"]) is not None:
-            runs = f"{more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)}"
-            yield f"    left   epsilon {found['left']:.4g} if added up, or {runs} like the last one"
+        if found["left"] is not None:
+            yield f"    left   one run of epsilon {found['left']:g} without delta"
+    if (more := account["more"]) is not None:
+        yield f"  or {more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)} like the last one"
 
 
 SHOW = _command(
@@ -128,8 +136,8 @@ SHOW = _command(
 )
 
 
-def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
-    receipt = ledger.set_limit(dataset, limit, change=change)
+def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool, other_people: bool) -> None:
+    receipt = ledger.set_limit(dataset, limit, change=change, other_people=other_people)
     how = "had this limit already" if receipt.repeats else "has a limit from now on"
     say(f"data set {dataset!r} {how}: {limit.in_words()}")
     for found in _account(dataset, receipt.contents)["totals"]:
@@ -140,11 +148,13 @@ def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
 SET = _command(
     _set,
     "Sets the privacy budget of a data set, once, before its first run. From then on runs are refused that would "
-    "exceed it, and those about a data set that the ledger does not know.",
+    "exceed it, and those about a data set that the ledger does not know. It is for each unit that runs protect: a "
+    "person, an event, or with --renew-every a person in one budget period (n periods cost n times that).",
     {
         **_dataset("the data set, as runs name it", required=True),
         "--limit": {**LIMIT, "required": True, "help": "all runs together must be (EPSILON, DELTA)-private"},
         "--change": {"action": "store_true", "help": "change the limit that the data set has"},
+        "--other-people": {"action": "store_true", "help": "it is about other people in files of other data sets"},
     },
 )
 
@@ -206,7 +216,7 @@ def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
     print(f"{ledger.path}: {lines:,} lines, {runs:,} of them runs, all as they were written")
     if guarantee:
         print(f"guarantee files that agree: {len(guarantee):,}")
-    print("not found: limits and names deleted at its end, and runs without --guarantee PATH; note the head elsewhere")
+    print("not found: limits and names changed or deleted at its end, and runs without --guarantee PATH; note the head")
     print(f"head (digest of the last line, which the next one names): {contents.heads[-1]}")
 
 
@@ -217,6 +227,8 @@ def _check(contents: Contents, path: str) -> None:
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"guarantee must be files that can be read, got {path}")
+    if "ledger" not in promise.content:
+        raise ValueError(f"{path} must be of a run in a ledger: this one kept no account")
     try:
         head, guarantee = promise.number("ledger", "head"), guarantee_of(promise.content)
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -12,12 +12,21 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from hashlib import blake2b, sha256
 from importlib.metadata import version
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, group_point
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, Shift, added, shift_of, shift_of_point
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 BEFORE_ALL = "0" * 64
 """What stands for the head of a ledger without lines."""
@@ -95,6 +104,13 @@ class Entry(Line):
         mu, slack = shift_of(guarantee)
         return cls(**given, **{name: getattr(guarantee, name) for name in PROMISED}, mu=mu, slack=slack)
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        point = shift_of_point(self.epsilon, self.delta)
+        if self.mu > point.mu * ROUNDING or self.slack > self.delta:
+            raise ValueError("mu and slack must be at most those of epsilon and delta")
+        return self
+
     @property
     def release(self) -> tuple[str, str, str]:
         """What two runs have in common that draw the same noise for the same totals: the second one costs nothing."""
@@ -127,6 +143,7 @@ class LimitLine(Line):
     kind: Literal["limit"] = "limit"
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(ge=0, lt=1)]
+    other_people: bool = False  # its runs may read files of other data sets: they are about other people
 
 
 class NameLine(Line):
@@ -172,6 +189,22 @@ class Contents:
     def limits(self) -> dict[str, Limit]:
         """By data set, the limit that holds."""
         return {line.dataset: Limit(line.epsilon, line.delta) for line in self.named if isinstance(line, LimitLine)}
+
+    @property
+    def retired(self) -> dict[str, str]:
+        """By each name that a data set had, the one that it has."""
+        found: dict[str, str] = {}
+        for line in self.lines:
+            if isinstance(line, NameLine):
+                found = {old: line.new if now == line.dataset else now for old, now in found.items()}
+                found[line.dataset] = line.new
+                found.pop(line.new, None)
+        return found
+
+    @property
+    def of_other_people(self) -> set[str]:
+        """The data sets that share files with others."""
+        return {line.dataset for line in self.named if isinstance(line, LimitLine) and line.other_people}
 
     def about(self, dataset: str) -> list[Entry]:
         """Return all runs about a data set."""
@@ -266,6 +299,12 @@ class Filter:
         by_shift = _epsilon_of(costs, self.limit.delta - self.slack) if self._affords(slacks) else math.inf
         return min(by_sum, by_shift)
 
+    def room(self, costs: Sequence[Cost]) -> float:
+        """Return the epsilon of the largest release without delta that fits, in thousandths of the limit."""
+        epsilons = [self.limit.epsilon * number / 1000 for number in range(1001)]
+        fitting = (Cost(each, 0.0, *shift_of_point(each, 0.0)) for each in epsilons)
+        return epsilons[max(0, bisect_left([*fitting], True, key=lambda cost: not self.keeps([*costs, cost])) - 1)]
+
     def more(self, costs: Sequence[Cost], cost: Cost) -> int:
         """Return how many more equal releases fit; at most `MOST_RUNS`."""
         numbers = range(1, MOST_RUNS + 1)
@@ -311,19 +350,21 @@ class Standing:
         return min(math.fsum(cost.epsilon for cost in self.costs), _epsilon_of(self.costs, self.delta - slack))
 
     @property
-    def left(self) -> float | None:
-        """The epsilon that is left of the limit."""
-        return None if self.limit is None else max(0.0, self.limit.epsilon - self.epsilon)
+    def room(self) -> float:
+        """The epsilon of the largest release without delta that fits into the limit; infinity without one."""
+        if self.limit is None:
+            return math.inf
+        return self.limit.epsilon if self.filter is None else self.filter.room(self.costs)
 
     @property
     def kept(self) -> bool:
         """Whether the limit is kept, or there is none."""
         return self.filter is None or self.filter.keeps(self.costs)
 
-    def more(self, cost: Cost) -> int | None:
-        """Return how many more equal releases fit into the limit; None without one."""
+    def more(self, cost: Cost) -> int:
+        """Return how many more equal releases fit into the limit, if there is one; at most `MOST_RUNS`."""
         if self.limit is None:
-            return None
+            return MOST_RUNS
         return (self.filter or Filter.of(self.limit, cost)).more(self.costs, cost)
 
 

@@ -130,16 +130,22 @@ class Ledger:
         entry = Entry.of(guarantee, label=run_id, name=run_id, digest=digest, key=noise.fingerprint, **about)
         return self.append(entry)
 
-    def set_limit(self, dataset: str, limit: Limit, *, change: bool = False) -> Receipt:
-        """Set the limit of a data set, which all later runs about it must keep; to `change` it must be said."""
+    def set_limit(self, dataset: str, limit: Limit, *, change: bool = False, other_people: bool = False) -> Receipt:
+        """Set the limit of a data set, which all later runs about it must keep; to `change` it must be said.
+
+        Privacy: of `other_people` are runs that may read the files of other data sets; their budgets do not add up.
+        """
         check_name("dataset", dataset)
         with self._writing() as (contents, write):
+            _check_not_retired(dataset, contents)
             found = contents.limits.get(dataset)
-            if found == limit:
+            if found == limit and (not other_people or dataset in contents.of_other_people):
                 return Receipt(True, contents)
-            if found is not None and not change:
+            if found not in (None, limit) and not change:
                 raise ValueError(f"change must be given: the limit of {dataset!r} is {found.in_words()}")
-            return write(LimitLine(dataset=dataset, epsilon=limit.epsilon, delta=limit.delta))
+            if found is None and change:
+                raise ValueError(f"change must not be given: {dataset!r} has no limit")
+            return write(LimitLine(dataset=dataset, **limit._asdict(), other_people=other_people))
 
     def rename(self, dataset: str, new: str) -> Receipt:
         """Give a data set another name; what two have spent that are one from now on is added up.
@@ -150,6 +156,8 @@ class Ledger:
         with self._writing() as (contents, write):
             if dataset not in contents.datasets or new == dataset:
                 raise ValueError(f"dataset must be one of {', '.join(map(repr, contents.datasets))}, got {dataset!r}")
+            if contents.retired.get(new, dataset) != dataset:
+                _check_not_retired(new, contents)
             limited, both = {dataset, new} & contents.limits.keys(), {dataset, new}
             if len(limited) == 2 or (limited and both <= {entry.dataset for entry in contents.entries}):
                 raise ValueError(f"to must be a new data set, since {dataset!r} or {new!r} has a limit of its own")
@@ -171,6 +179,7 @@ class Ledger:
     def _agrees(self, entry: Entry, contents: Contents) -> bool:
         """Return whether an entry repeats an earlier one, if it agrees with all and the limit is kept."""
         earlier, limits = contents.entries, contents.limits
+        _check_not_retired(entry.dataset, contents)
         own = contents.about(entry.dataset)
         if any(other.release == entry.release for other in own):
             return True
@@ -180,14 +189,18 @@ class Ledger:
                     f"run_id must be another one: the run {entry.name} of {other.time} in {self.path} had other data "
                     "or parameters, and both would get the same noise"
                 )
-        wrong = f", got {entry.dataset!r}; privstream budget set opens an account"
+        wrong = f", got {entry.dataset!r}; privstream budget set"
         if limits and entry.dataset not in contents.datasets:
             known = ", ".join(map(repr, contents.datasets))
-            raise ValueError(f"dataset must be one of {known}, which the ledger has{wrong}")
-        same = dict.fromkeys(other.dataset for other in earlier if other.data == entry.data)
-        if same and entry.dataset not in {*same, *limits}:
+            raise ValueError(f"dataset must be one of {known}, which the ledger has{wrong} opens an account")
+        same, others = (
+            dict.fromkeys(other.dataset for other in earlier if other.data == entry.data),
+            contents.of_other_people,
+        )
+        if not {entry.dataset} <= {*same} | others and not {*same} <= others:
             known = " or ".join(map(repr, same))
-            raise ValueError(f"dataset must be {known}, as which the ledger has these data{wrong} for other people")
+            rule = f"dataset must be {known}, as which the ledger has these data{wrong} --other-people"
+            raise ValueError(f"{rule} says that an account is for other people in the same files")
         if (found := limits.get(entry.dataset)) is not None:
             check_limit(found, entry, own)
         return False
@@ -195,8 +208,14 @@ class Ledger:
 
 def check_name(option: str, name: str) -> None:
     """Refuse what is no name of a data set."""
-    if not name or not name.isprintable():
-        raise ValueError(f"{option} must be a name of printable letters, got {name!r}")
+    if not name.strip() or name != name.strip() or not name.isprintable():
+        raise ValueError(f"{option} must be a name of printable letters, without spaces around it, got {name!r}")
+
+
+def _check_not_retired(name: str, contents: Contents) -> None:
+    """Refuse what was the name of a data set: under it a full budget would begin again."""
+    if (now := contents.retired.get(name)) is not None:
+        raise ValueError(f"dataset must be {now!r}, as {name!r} is called now")
 
 
 class FileLines:

@@ -40,7 +40,7 @@ from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, unt
 from privstream.pipelines.sinks.writers import SENT
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.stores import PARTIAL, filesystems, fingerprint, has_folders, join, move_file, write_json
-from privstream.pipelines.terminal import gap, is_quiet, say
+from privstream.pipelines.terminal import NOTE, gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.parameters import plain
 from rich.console import Console
@@ -174,13 +174,19 @@ class Run:
     def execute(self) -> Counters:
         """Charge, run, publish, and tell; a `CommandError` says why not."""
         tables: Mapping[str, Any] = {}
-        if self.dry_run:
-            counted = self.pipeline.run(self._pay)
-        elif self.places.unbounded:
-            paths = [self.places.rows(name) for name in self.monitor.questions]
-            counted = self.pipeline.run(self._pay, paths, self._write_guarantees)
-        else:
-            counted, tables = self._publish_files()
+        try:
+            if self.dry_run:
+                counted = self.pipeline.run(self._pay)
+            elif self.places.unbounded:
+                paths = [self.places.rows(name) for name in self.monitor.questions]
+                counted = self.pipeline.run(self._pay, paths, self._write_guarantees)
+            else:
+                counted, tables = self._publish_files()
+        except BaseException:  # Ctrl-C, too
+            if self.mark and not self.dry_run:
+                again = "; the same command over the same input costs nothing more" * bool(self.monitor.account.key)
+                say(f"{NOTE}this run is in the ledger, and is charged{again}")
+            raise
         self._tell(counted, tables)
         return counted
 
@@ -227,7 +233,10 @@ class Run:
             raise UsageError(str(error)) from error
         limit = None if standing.limit is None else standing.limit.epsilon
         spent = len(standing.costs), standing.epsilon, standing.delta
-        self.budget = Budget(dataset, *spent, limit, receipt.repeats, self.dry_run, self.plan.guarantee.unit.what)
+        equal = (each for each in receipt.contents.entries if each.digest == entry.digest)
+        twin = next((each.name for each in equal if each.release != entry.release), "")
+        whose = entry.unit, standing.silent, twin
+        self.budget = Budget(dataset, *spent, limit, receipt.repeats, self.dry_run, *whose)
         self.mark = {"ledger": {"line": receipt.line, "head": receipt.head}}
 
     def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> None:

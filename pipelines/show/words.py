@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Limit
-from privstream.mechanisms.privacy.units import in_words
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
 from privstream.mechanisms.views.counts import BOUND, regime
 from privstream.pipelines.model.catalogue import QUESTIONS
 
@@ -182,8 +182,10 @@ class Budget(NamedTuple):
 
     Attributes:
         dataset: its name; empty where no ledger is kept.
-        runs, spent: how many releases there are with this one, and their epsilon together.
+        runs, spent: how many releases there are that protect the `unit` of this one, and their epsilon together.
+        silent: how many others there are.
         delta: at which `spent` and `limit` are.
+        twin: a run with another key or run id, and all else the same.
     """
 
     dataset: str = ""
@@ -193,19 +195,25 @@ class Budget(NamedTuple):
     limit: float | None = None
     repeats: bool = False
     dry: bool = False
-    what: str = "person"
+    unit: PrivacyUnit = PERSON
+    silent: int = 0
+    twin: str = ""
 
     def in_words(self) -> str:
         """Say it; what this run costs is what it promises."""
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
-        cost = "a repetition, at no cost; " if self.repeats else ""
-        runs = "would be " * self.dry + (f"all {self.runs:,} runs" if self.runs > 1 else "the only run")
-        unit = "" if self.what == "person" else f" for one {self.what}"
+        twin = f"what {self.twin} published, with another key or run id, costs again; " if self.twin else ""
+        cost = "a repetition, at no cost; " if self.repeats else twin
+        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
+        runs = f"{self.runs:,} of {self.runs + self.silent:,} runs" if self.silent else runs
+        who = f", those that protect {unit_in_words(self.unit)}" if self.silent else ""
+        who = who or (f", for {unit_in_words(self.unit)}" if self.unit != PERSON else "")
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
         none = "" if of else "; no limit is set"
-        return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{unit}{none}"
+        would = "would be " * self.dry
+        return f"{cost}{would}{runs} on {self.dataset!r}{who}: epsilon {self.spent:.3g}{of}{at}{none}"
 
 
 class Summary(NamedTuple):
@@ -317,6 +325,12 @@ def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
         period = whose.replace("one person in one window of", "one budget period of", 1)
         whose = f"all that one person does in {period if unit.get('window') is not None else run}"
     return f"epsilon {guarantee['epsilon']:g}{delta}, for {whose}"
+
+
+def unit_in_words(unit: PrivacyUnit) -> str:
+    """Say for whom a budget is."""
+    text = str(unit).removesuffix(" over the whole run")
+    return text if unit.window is None else f"{text.replace('window', 'budget period')} (n periods cost n times that)"
 
 
 def accuracy_in_words(record: Mapping[str, Any]) -> str:

@@ -75,12 +75,20 @@ def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
     assert ledger.append(entry("one", output="other", version="2")).repeats
     assert not ledger.append(entry("one", key="fedcba9876543210")).repeats, "another key is another release"
     assert ledger.append(entry("one")).repeats, "the limit is reached, and a repetition is free"
-    assert not ledger.append(entry("one", dataset="other")).repeats, "another data set has an account of its own"
+    with pytest.raises(ValueError, match="dataset must be 'shop', as which the ledger has these data"):
+        ledger.append(entry("one", dataset="other"))
+    ledger.set_limit("other", Limit(9.0, 0.0), other_people=True)
+    assert not ledger.append(entry("one", dataset="other")).repeats, "it is about other people"
     with pytest.raises(ValueError, match="the limit of data set 'shop' must not be exceeded"):
         ledger.append(entry("two", 0.1))
     with pytest.raises(ValueError, match=r"run_id must be another one: .* both would get the same noise"):
         ledger.append(entry("one", digest="two", dataset="other"))
     assert len(ledger.contents().entries) == 5
+    for wrong in ("shop ", " ", "un\nknown"):
+        with pytest.raises(ValueError, match="must be a name of printable letters"):
+            ledger.set_limit(wrong, Limit(1.0, 0.0))
+    with pytest.raises(ValueError, match="change must not be given"):
+        ledger.set_limit("shpo", Limit(9.0, 0.0), change=True)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +100,7 @@ def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
         lambda line: line.replace(b'"ledger":1', b'"ledger":2'),
         lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":NaN'),
         lambda line: line.replace(b'"mu":', b'"more":'),
+        lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":0.1'),  # its shift is that of 1
         lambda line: line.replace(b'"what":"person"', b'"what":"nobody"'),
         lambda line: b"[" * 100_000 + b"\n",
     ],
@@ -151,6 +160,8 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
     for text in (json.dumps(promised), "no JSON", "[]", '{"ledger": {"line": -1, "head": ""}}'):
         Path("2.jsonl.guarantee.json").write_text(text)
         assert budget(*verify) == 1
+    assert run("2.jsonl", "--ledger", "none", "--overwrite") == 0
+    assert budget(*verify) == 1 and "this one kept no account" in capsys.readouterr().err
 
 
 def test_a_head_shows_nothing_of_its_line() -> None:
@@ -199,14 +210,18 @@ def test_a_run_is_written_down_without_persons_items_or_keys() -> None:
     assert json.loads(Path("1.jsonl.guarantee.json").read_text())["parameters"]["run_id"] == first.name
 
 
-def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+def test_the_entry_is_written_before_anything_is_published(monkeypatch, ledger: Ledger, capsys) -> None:
     def fail(result: object, end: object) -> None:
         assert len(ledger.contents().entries) == 1
         raise RuntimeError("the machine is lost")
 
-    monkeypatch.setattr(launch, "_wait", fail)
-    assert run("rows.jsonl") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "_wait", fail)
+        assert run("rows.jsonl") == 1
     assert len(ledger.contents().entries) == 1
+    assert "the same command over the same input costs nothing more" in capsys.readouterr().err
+    other = ["--ledger", ledger.path, "--run-id", "other"]
+    assert run("rows.jsonl", *other) == 0 and "with another key or run id, costs again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -233,7 +248,7 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, ca
     setting = ["set", "--ledger", "key.ledger.jsonl", "--dataset", "shop"]
     assert budget(*setting, "--limit", "1.5,1e-6") == 0
     assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
-    assert "the only run on 'shop': epsilon 1 of 1.5 at delta 1e-06" in capsys.readouterr().err
+    assert "the only run on 'shop', for one event: epsilon 1 of 1.5 at delta 1e-06" in capsys.readouterr().err
     assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 2
     assert not Path("2.jsonl").exists()
     assert run("3.jsonl", "--epsilon", "0.5", "--dataset", "shop", "--dry_run") == 0
@@ -244,7 +259,7 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, ca
     assert budget(*setting, "--limit", "3,1e-6") == 2 and Path(ledger.path).read_bytes() == before
     assert budget(*setting, "--limit", "3,1e-6", "--change") == 0
     assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 0
-    assert "all 2 runs on 'shop': epsilon 1.7 of 3" in capsys.readouterr().err
+    assert "all 2 runs on 'shop', for one event: epsilon 1.7 of 3" in capsys.readouterr().err
 
 
 def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, capsys, monkeypatch) -> None:
@@ -254,13 +269,12 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
         ledger.append(entry(label, 1.015625))
     assert budget("show", "--ledger", ledger.path) == 0
     shown = capsys.readouterr().out
-    assert "2.031" in shown and "1.219" in shown and "1 more run like" in shown and "…" not in shown
+    assert "2.031" in shown and "1.21875" in shown and "1 more run like" in shown and "…" not in shown
     assert budget("show", "--ledger", ledger.path, "--json") == 0
     (account,) = json.loads(capsys.readouterr().out)["datasets"]
     (found,) = account["totals"]
-    assert (found["epsilon"], found["left"], found["more"]) == (2.03125, 1.21875, 1)
+    assert (found["epsilon"], found["left"], account["more"]) == (2.03125, 1.21875, 1)
     assert [one["repeats"] for one in account["runs"]] == [1, 0]
-    assert [each.left for each in ledger.contents().standings("shop")] == [1.21875]
     ledger.set_limit("small", Limit(9.0, 1e-9))
     slack = replace(pure(1.0), delta=1e-10, curve=None)
     ledger.record(slack, noise=KeyedNoise(bytes(range(32)), "visits"), run_id="visits", data="visits", dataset="small")
@@ -286,6 +300,15 @@ def test_rename_takes_runs_and_limit_along_and_never_brings_runs_under_a_limit(l
     ledger.set_limit("shop", Limit(2.5, 0.0))
     ledger.rename("shop", "store")
     assert [one.dataset for one in ledger.contents().entries] == ["store"]
+    for use in (
+        lambda: ledger.set_limit("shop", Limit(9.0, 0.0)),
+        lambda: ledger.append(entry("two", data="more", dataset="default")),
+        lambda: (ledger.set_limit("more", Limit(9.0, 0.0)), ledger.rename("more", "shop")),
+    ):
+        with pytest.raises(ValueError, match=r"dataset must be 'store', as '(shop|default)' is called now"):
+            use()
+    ledger.rename("store", "shop")
+    ledger.rename("shop", "store")
     with pytest.raises(ValueError, match="must not be exceeded"):
         ledger.append(entry("two", 2.0, dataset="store"))
     ledger.set_limit("other", Limit(1.0, 0.0))

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, shift_of
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.pipelines.accounts.commands import _account
 from privstream.pipelines.accounts.entries import SHARES, Cost, Entry, Filter, Limit, Standing, check_limit, standings
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.transforms.timing.steps import Steps
 from scipy import stats
 
@@ -164,13 +166,28 @@ def test_runs_that_fit_are_counted_by_the_filter_that_refuses_them(costs, one):
         assert found == 0
 
 
-def test_a_limit_is_kept_for_every_unit_that_a_run_is_about():
+def test_a_limit_is_kept_for_every_unit_that_a_run_is_about(tmp_path):
     person, event = entry("person", promise(1.0)), entry("event", promise(1.0, unit=EVENT))
     check_limit(Limit(3.0, 0.0), event, [person])
     with pytest.raises(ValueError, match=r"the limit of data set 'shop' must not be exceeded.* one event"):
         check_limit(Limit(2.9, 0.0), event, [person])
     (people, events) = standings([person, event], None)
     assert (people.epsilon, people.silent, events.epsilon) == (1.0, 1, 3.0)
+    ledger, limit = Ledger(str(tmp_path / "ledger")), Limit(5.0, 0.0)
+    ledger.set_limit("shop", limit)
+    for one in (event, person):
+        ledger.append(one)
+    account = _account("shop", ledger.contents())
+    assert account["more"] == 1, "of a person four more would fit, of an event in it one"
+    assert [each["left"] for each in account["totals"]] == [2.0, 1.0]
+
+
+def test_what_is_said_to_be_left_fits_and_little_more_does_not():
+    noisy = [cost(1.0, 1e-6, GaussianCurve(shift=GAUSSIAN))] * 4
+    before = standing(*noisy, limit=Limit(4.0, 1e-5))
+    assert 0 < before.room < 4.0 - before.epsilon, "pure epsilons are no shifts"
+    for left, kept in ((before.room, True), (before.room + 0.005, False)):
+        assert standing(*noisy, cost(left), limit=before.limit).kept == kept
 
 
 def test_several_changes_of_a_gaussian_release_are_one_of_a_larger_shift():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
-from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.report.result import regime_in_words
@@ -62,6 +62,13 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     ):
         assert text.count(number) == 1, number
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
+
+
+def test_a_budget_says_for_whom_it_is_and_which_runs_it_adds_up() -> None:
+    week = PrivacyUnit(what="person", window=604_800_000_000)
+    assert ", for one person in one budget period of 7 days (n periods" in BUDGET._replace(unit=week).in_words()
+    assert BUDGET._replace(silent=2).in_words().startswith("4 of 6 runs on 'shop', those that protect one person: ")
+    assert BUDGET._replace(runs=1, silent=2).in_words().startswith("1 of 3 runs on 'shop', those that")
 
 
 @pytest.mark.parametrize(
