@@ -173,7 +173,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         """Add the stage from elements to checked batches of the columns of `EventFields.schema`."""
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         if self._names.checked and self.event_fields.user != NUMBER:  # points are checked here alone
-            columns = beam.Map(checked_columns, self.event_fields.schema()).with_output_types(pa.RecordBatch)
+            columns = beam.Map(checked_columns, self.event_fields.schema).with_output_types(pa.RecordBatch)
             return cast(PCollection[pa.RecordBatch], everywhere | "CheckedColumns" >> columns)
         return apply_dofn(everywhere, GatherRows(self.event_fields, self._names), pa.RecordBatch)
 
