@@ -269,7 +269,7 @@ def _silence() -> Iterator[None]:
 def cause(error: BaseException) -> str:
     """Return the message of an error, if it is our own, or from before workers started: others may quote records."""
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
-    message = TYPE_NAME.sub("", message)
+    message = TYPE_NAME.sub("", message) if re.search(r"\w", message) else ""
     text = "".join(traceback.format_exception(error))
     path, source = (FRAME.findall(text) or [("", "")])[-1]
     ours = source.startswith("raise ") and path.startswith(OURS)
