@@ -136,9 +136,13 @@ def free_port() -> int:
 
 
 def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server: Path | None) -> None:
-    """Start the processes and wait until every task manager has reported its slots."""
+    """Start the processes, or those that have died, and wait until every task manager has reported its slots."""
     if any(alive(file) for file in run.glob("*.pid")):
-        raise ClusterError(f"a cluster runs already in {run}; stop it first")
+        if not (died := [name for name in about(run)["names"] if not alive(run / f"{name}.pid")]):
+            raise ClusterError(f"a cluster runs already in {run}; stop it first")
+        for name in died:
+            start_process(run, name)
+        return wait_for_slots(run)
     if shutil.which("java") is None:
         raise ClusterError("Java is not installed; install a Java runtime, 11 or 17")
     with socket.socket() as probe:
@@ -274,6 +278,8 @@ def running(run: Path) -> list[str]:
 
 def suspend(run: Path, job: str) -> str:
     """End a job with a savepoint, and return its folder; without another job, workers are this Python's from now on."""
+    if (state := rest(run, f"/jobs/{job}")["state"]) != "RUNNING":
+        raise ClusterError(f"the job is {state.lower()}: resume from its last checkpoint, in {run}/checkpoints/{job}")
     trigger = rest(run, f"/jobs/{job}/stop", "POST", {"drain": False})["request-id"]
     deadline = time.monotonic() + SECONDS
     while (answer := rest(run, f"/jobs/{job}/savepoints/{trigger}"))["status"]["id"] != "COMPLETED":
@@ -294,7 +300,7 @@ def run_command(run: Path, given: argparse.Namespace) -> None:
     """Run one command."""
     if given.command == "start":
         start(run, given.task_managers, given.slots, given.rest_port, given.job_server)
-        print(f"Flink's page: http://{HOST}:{given.rest_port}")
+        print(f"Flink's page: http://{HOST}:{given.rest_port}; logs and state: {run}")
     elif given.command == "options":
         print(*options(run, given.parallelism, unbounded=given.unbounded, resume=given.resume))
     elif given.command == "stop":

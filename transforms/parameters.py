@@ -162,12 +162,13 @@ class Parameters:
 
     @property
     def fingerprint(self) -> bytes:
-        """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
+        """Eight bytes that state is bound to: they stand for the noise, and for parameters that are no defaults."""
         arguments = inspect.signature(type(self)).parameters
         defaults = {name: plain(one.default) for name, one in arguments.items() if one.default is not one.empty}
         given = {name: plain(value) for name, value in self._given.items()}
         given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-        return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
+        noise = self.noise.derive("state").words(1).tobytes()
+        return hashlib.blake2b(noise + json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
     @property
     def event_fields(self) -> EventFields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key
-from privstream.transforms.parameters import Parameters
+from privstream.transforms.parameters import Parameters, plain
 from privstream.transforms.people.bounding import SplitByRules, SplitEvents
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
@@ -172,7 +173,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         """Add the stage from elements to checked batches of the columns of `EventFields.schema`."""
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         if self._names.checked and self.event_fields.user != NUMBER:  # points are checked here alone
-            columns = beam.Map(checked_columns, self.event_fields.schema()).with_output_types(pa.RecordBatch)
+            columns = beam.Map(checked_columns, self.event_fields.schema).with_output_types(pa.RecordBatch)
             return cast(PCollection[pa.RecordBatch], everywhere | "CheckedColumns" >> columns)
         return apply_dofn(everywhere, GatherRows(self.event_fields, self._names), pa.RecordBatch)
 
@@ -187,7 +188,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
                     "behind it"
                 )
         dead: list[PCollection[Any]] = []
-        options = self.fingerprint
+        options = hashlib.blake2b(self.fingerprint + json.dumps(plain(self._names)).encode(), digest_size=8).digest()
 
         def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
             if isinstance(fn, StepFn):

@@ -222,15 +222,12 @@ class EventPipeline:
     views: Sequence[FollowView]  # what is made of published rows while the run goes on
     sent: Mapping[str, Any]  # where rows of these are sent, by name
 
-    def run(
-        self, charge: Callable[[], None], paths: Sequence[str] | None = None, accepted: Callable[[], None] | None = None
-    ) -> Counters:
+    def run(self, charge: Callable[[], None], paths: Sequence[str] | None = None) -> Counters:
         """Run it; return what was counted.
 
         Args:
             charge: writes the run into the ledger: the last thing before it may start.
             paths: where rows go; None discards them (a dry run).
-            accepted: called as soon as the runner has taken the pipeline of streaming input.
         """
         options, unbounded = self.options, self.places.unbounded
         processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions.values()) else 1
@@ -263,7 +260,7 @@ class EventPipeline:
 
         counted: list[Counters] = []
         with alone_in(folders), crew(processes, perform) if processes > 1 else nullcontext() as tell:
-            counted.append(launch.run(options, build, [join(folder, END) for folder in folders], accepted))
+            counted.append(launch.run(options, build, [join(folder, END) for folder in folders]))
         return launch.added(counted)
 
     def _writer(self, name: str, path: str) -> Any:

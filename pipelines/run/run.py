@@ -136,7 +136,8 @@ class Run:
                 promised["monitor"] = {"question": name, "guarantee": os.path.basename(places.whole)}
             if places.unbounded:  # the digest has no data in it, only public parameters and places
                 views = {view: plain(transform._given[view]) for view in transform.views if view in transform._given}
-                promised["release"] = {"digest": self.identity.digest, "views": views}
+                drawn = {"digest": self.identity.digest, "key": self.noise.fingerprint}
+                promised["release"] = {**drawn, "views": views}
                 places.check_same_promise(name, promised)
             row_type = row_type_of(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
@@ -179,7 +180,7 @@ class Run:
                 counted = self.pipeline.run(self._pay)
             elif self.places.unbounded:
                 paths = [self.places.rows(name) for name in self.monitor.questions]
-                counted = self.pipeline.run(self._pay, paths, self._write_guarantees)
+                counted = self.pipeline.run(self._begin, paths)
             else:
                 counted, tables = self._publish_files()
         except BaseException:  # Ctrl-C, too
@@ -215,8 +216,14 @@ class Run:
             send(to, places.rows(name))
         return counted, {} if is_quiet() else tables
 
+    def _begin(self) -> None:
+        """Charge the run, and write what one without an end promises: it can be resumed from here."""
+        self._pay()
+        if self.places.unbounded and not self.dry_run:
+            self._write_guarantees()
+
     def _pay(self) -> None:
-        """Write the run into the ledger, if there is one; the last thing before it may start."""
+        """Write the run into the ledger, if there is one."""
         if self.ledger is None:
             self.budget = Budget()
             return

@@ -158,7 +158,6 @@ def run(
     options: PipelineOptions,
     build: Callable[[beam.Pipeline], Any],
     ends: Sequence[str] = (),
-    accepted: Callable[[], None] | None = None,
 ) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
@@ -167,7 +166,6 @@ def run(
     Args:
         ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
             Flink, is then cancelled, and has no counters.
-        accepted: called once the runner has taken the pipeline.
     """
     runner = options.view_as(StandardOptions).runner
     try:
@@ -180,8 +178,6 @@ def run(
             pipeline = new_pipeline(options)
             build(pipeline)
             result = _started(pipeline)
-            if accepted is not None:
-                accepted()
             state = _wait(result, ends)
             if cancel is not None and state == PipelineState.DONE and ends:  # Beam has, and the cluster goes on
                 _tell(shown, cancel())
@@ -273,7 +269,7 @@ def _silence() -> Iterator[None]:
 def cause(error: BaseException) -> str:
     """Return the message of an error, if it is our own, or from before workers started: others may quote records."""
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
-    message = TYPE_NAME.sub("", message)
+    message = TYPE_NAME.sub("", message) if re.search(r"\w", message) else ""
     text = "".join(traceback.format_exception(error))
     path, source = (FRAME.findall(text) or [("", "")])[-1]
     ours = source.startswith("raise ") and path.startswith(OURS)

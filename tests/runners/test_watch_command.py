@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ import pytest
 import runner_harness
 from privstream.pipelines import cli, simulate
 from privstream.pipelines.accounts.run_identity import RunIdentity
+from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks import writers
 
 PRIVSTREAM = [
@@ -247,11 +249,25 @@ def test_a_second_run_is_refused_while_the_first_goes_on(words, tmp_path, capsys
     assert (tmp_path / "rows" / "_END").exists()
 
 
+def test_a_run_that_was_charged_and_stopped_can_go_on(words, tmp_path, monkeypatch):
+    def stopped(pipeline):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(launch, "_started", stopped)
+        cli.main(words)
+    assert (tmp_path / "ledger").exists() and cli.main(words) == 0
+
+
 def test_a_run_whose_output_is_gone_is_refused_for_other_events_would_get_the_same_noise(words, tmp_path, capsys):
     """Of two streams of one name nothing but what was published tells that their events are others."""
     assert cli.main(words) == 0
     before = {file.name: file.read_bytes() for file in (tmp_path / "rows").glob("*.jsonl")}
     (tmp_path / "rows" / "_END").unlink()
+    (tmp_path / "other").write_bytes(bytes(range(9, 41)))
+    (tmp_path / "other").chmod(0o600)
+    assert cli.main([*words, f"--key={tmp_path / 'other'}"]) == 2
+    assert "is of another one, which differs in what is read or drawn" in capsys.readouterr().err
     assert cli.main(words) == 0, "it starts again"
     assert {file.name: file.read_bytes() for file in (tmp_path / "rows").glob("*.jsonl")} == before
     (tmp_path / "rows").rename(tmp_path / "away")

@@ -92,7 +92,7 @@ def test_batches_survive_and_join(kind, data):
 
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
-SCHEMA = EventFields().schema()
+SCHEMA = EventFields().schema
 
 
 def parts_of(events, sizes, **options) -> dict[StepKey, list]:

@@ -43,7 +43,7 @@ def hostile_events(made: Any, chance: random.Random) -> list[Any]:
     found += [beam.Row(somebody=SECRET), pa.table({"user": ["u"]}), pa.array(["u"]), (SECRET, None), (SECRET, 1.5)]
     columns = {"user": pa.array(["1"]), "item": pa.array(["1"]), "time": pa.array([START]), "value": pa.array([5])}
     texts = [v for v in USERS if not isinstance(v, list)]
-    for name in set(fields.schema().names) - (set() if fields.timed else {"time"}):
+    for name in set(fields.schema.names) - (set() if fields.timed else {"time"}):
         bad = {"user": USERS, "item": texts, "time": TIMES, "value": VALUES}[name]
         found += [HostileVisit(**{"user": "1", "item": "1", "time": START, name: value}) for value in bad]
         found.append(pa.record_batch({key: column for key, column in columns.items() if key != name}))

@@ -10,9 +10,10 @@ import pytest
 from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.mechanism import pack, unpack
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.timing.step_fn import PROGRESS
 from tiny_runner import END, Chain, dofns_of
-from workloads import SECOND, START
+from workloads import KEY, SECOND, START
 
 NAME = "found, more"
 EVENTS = random_events(NAME, random.Random(1), 900)
@@ -162,3 +163,13 @@ def test_what_is_missing_is_noticed(lost):
     resumed(chain)
     what = "waiting records" if lost == "waiting records" else "log"
     refused(chain, f"{what} must have [0-9,]+ bytes, got [0-9,]+")
+
+
+@pytest.mark.parametrize(
+    "other", [KeyedNoise(bytes(range(9, 41)), "rows"), KeyedNoise(KEY, "other")], ids=["key", "run"]
+)
+def test_state_of_another_key_or_run_is_refused(other):
+    """Its random choice of contributions is another one: both together would be beyond the limits."""
+    chain = begun()
+    resumed(chain, noise=other)
+    refused(chain, "options must be those of the run that wrote it")

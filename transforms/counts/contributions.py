@@ -21,7 +21,7 @@ from privstream.transforms.batches import (
     in_order,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
+from privstream.transforms.counts.keyed_counts import NUMBERS, PLACES, READINGS
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people.bounding import (
     ITEM_ORDER,
@@ -371,7 +371,8 @@ class ReleaseDropped(StepFn, state="release_dropped"):
         sums = sum((np.frombuffer(batch, "<i8") for batch in batches), before)
         if (number := self.steps.number(step)) not in self.readings:
             return np.stack([sums, released]), ()
-        noisy = self.mechanism.release(self.readings.index(number) + 1, sums, self.steps.renewed(self.noise, step))
-        for name, more in zip((READINGS, *NUMBERS), [1, *(noisy - released).tolist()], strict=False):
+        place = self.readings.index(number) + 1
+        noisy = self.mechanism.release(place, sums, self.steps.renewed(self.noise, step))
+        for name, more in zip((READINGS, PLACES, *NUMBERS), [1, place, *(noisy - released).tolist()], strict=False):
             counter(name).inc(more)
         return np.stack([sums, noisy]), ()

@@ -49,9 +49,12 @@ from typing_extensions import Unpack, override
 MOST_IN_WINDOW = 65_535
 JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
 
-READINGS = "limits_readings"
+READINGS, PLACES = "limits_readings", "limits_readings_places"
 NUMBERS = ("limits_counted", "limits_dropped_few", "limits_dropped_some", "limits_dropped_many")
-"""Counters of what was released last, with noise, and of how often; a run that publishes nothing must not show them."""
+"""Counters of what was released last, with noise, how often, and as which reading of a period, 1, 2, .., added up.
+
+A run that publishes nothing must not show them.
+"""
 
 
 Follow = Callable[[pa.Table, pa.Table | None], pa.Table]
@@ -297,9 +300,11 @@ class CountsParameters(Parameters):
         if (bound := self.bound) is None:
             return None
         made, readings, share = self.dropped_share, counters.get(READINGS, 0), None
+        periods, rest = divmod(readings, len(self.shares_read))
+        places = sum(number * (last + 1) * last // 2 for number, last in ((periods, len(self.shares_read)), (1, rest)))
         if not self._cuts:
             share = Share(0.0, 0.0, 0.0)
-        elif made is not None and readings:
+        elif made is not None and readings and places == counters.get(PLACES):  # else the first ones are not counted
             noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, made.laws, strict=False)]
             share = made.share(np.array(noisy, np.int64), readings)  # None where noise hides it
         dropped = None if share is None else {name: end and round(end, 3) for name, end in share._asdict().items()}

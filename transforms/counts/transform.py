@@ -78,8 +78,10 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     @override
     def setup(self) -> None:
-        """Make the tables that noise is drawn from, for which no window has to wait then."""
-        for noise in self.mechanism.law.noises:
+        """Make the tables that noise is drawn from, so that no window waits for them."""
+        law = self.mechanism.law
+        people = getattr(law, "people", None)
+        for noise in (*law.noises, *(people.noises if people else ())):
             noise.law.draw(self.noise, 0)
 
     @override

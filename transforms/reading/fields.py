@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any, NamedTuple
@@ -40,8 +41,9 @@ class EventFields:
     timed: bool = True
     value: str = UNREAD
 
+    @cached_property
     def schema(self) -> pa.Schema:
-        """Return the columns of batches that are checked; times are microseconds since 1970."""
+        """The columns of batches that are checked; times are microseconds since 1970."""
         columns = {"time": pa.int64()}
         if self.item:
             columns = {"item": pa.string()} | columns

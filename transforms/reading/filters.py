@@ -96,6 +96,10 @@ class Filter:
             compiler.refuse(tree, "must use at least one field of the events")
         self.kinds = dict(sorted(compiler.kinds.items()))
 
+    def describe(self) -> str:
+        """Return the condition."""
+        return self.text
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Filter, (self.text,)
 

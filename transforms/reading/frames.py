@@ -67,7 +67,7 @@ class FieldNames:
     def read(self, fields: EventFields) -> dict[str, tuple[str, ...]]:
         """Return the names of the fields to be read, by what they contain."""
         names = {"user": (self.user,), "item": self.item, "time": (self.time or "",), "value": (self.value,)}
-        return {content: names[content] for content in fields.schema().names}
+        return {content: names[content] for content in fields.schema.names}
 
 
 AS_NAMED = FieldNames()
@@ -133,7 +133,7 @@ def read_rows(
                 passing &= ~mask
             parts.append(found)
         made.append(join_columns([pc.fill_null(part, "") for part in parts]) if len(parts) > 1 else parts[0])
-    clean = pa.RecordBatch.from_arrays(made, schema=fields.schema())
+    clean = pa.RecordBatch.from_arrays(made, schema=fields.schema)
     clean = clean if passing.all() else clean.filter(pa.array(passing))
     return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing), filtered)
 
