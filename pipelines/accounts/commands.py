@@ -100,7 +100,7 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
     ]
     last = (each.more(cost) for each in found if (cost := own[-1].about(each.unit)) is not None)
     more = None if limit is None else min(last, default=None)
-    about = {"dataset": name, "runs": runs, "totals": totals}
+    about = {"dataset": name, "other_people": name in contents.of_other_people, "runs": runs, "totals": totals}
     return {**about, "more": more, "limit": None if limit is None else limit._asdict()}
 
 
@@ -116,7 +116,9 @@ def _spent(found: Mapping[str, Any]) -> str:
 
 def _lines(account: Mapping[str, Any]) -> Iterator[str]:
     limit = account["limit"]
-    yield f"data set {account['dataset']!r}: {f'limit {Limit(**limit).in_words()}' if limit else 'no limit is set'}"
+    others = ", of other people in files that data sets share" * account["other_people"]
+    limited = f"limit {Limit(**limit).in_words()}" if limit else "no limit is set"
+    yield f"data set {account['dataset']!r}{others}: {limited}"
     for found in account["totals"]:
         yield f"  added or removed: {found['unit']}"
         yield f"    spent  {_spent(found)}"

@@ -207,8 +207,8 @@ class Budget(NamedTuple):
         cost = "a repetition, at no cost; " if self.repeats else twin
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
         runs = f"{self.runs:,} of {self.runs + self.silent:,} runs" if self.silent else runs
-        who = f", those that protect {unit_in_words(self.unit)}" if self.silent else ""
-        who = who or (f", for {unit_in_words(self.unit)}" if self.unit != PERSON else "")
+        unit = re.sub(r", counted from .* UTC", "", unit_in_words(self.unit))  # as the line on privacy says
+        who = f", those that protect {unit}" if self.silent else "" if self.unit == PERSON else f", for {unit}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
         none = "" if of else "; no limit is set"

@@ -65,7 +65,7 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
 
 
 def test_a_budget_says_for_whom_it_is_and_which_runs_it_adds_up() -> None:
-    week = PrivacyUnit(what="person", window=604_800_000_000)
+    week = PrivacyUnit(what="person", window=604_800_000_000, origin=7)
     assert ", for one person in one budget period of 7 days (n periods" in BUDGET._replace(unit=week).in_words()
     assert BUDGET._replace(silent=2).in_words().startswith("4 of 6 runs on 'shop', those that protect one person: ")
     assert BUDGET._replace(runs=1, silent=2).in_words().startswith("1 of 3 runs on 'shop', those that")
