@@ -193,11 +193,9 @@ class Ledger:
         if limits and entry.dataset not in contents.datasets:
             known = ", ".join(map(repr, contents.datasets))
             raise ValueError(f"dataset must be one of {known}, which the ledger has{wrong} opens an account")
-        same, others = (
-            dict.fromkeys(other.dataset for other in earlier if other.data == entry.data),
-            contents.of_other_people,
-        )
-        if not {entry.dataset} <= {*same} | others and not {*same} <= others:
+        same = dict.fromkeys(other.dataset for other in earlier if other.data == entry.data)
+        apart = contents.of_other_people
+        if entry.dataset not in {*same, *apart} and not {*same} <= apart:
             known = " or ".join(map(repr, same))
             rule = f"dataset must be {known}, as which the ledger has these data{wrong} --other-people"
             raise ValueError(f"{rule} says that an account is for other people in the same files")
