@@ -82,7 +82,8 @@ class PrivacyGuarantee:
         """Return the sentence that says for how many steps the guarantee holds, by a name for one; none without end."""
         if self.horizon is None:
             return []
-        return [f"It holds for at most {self.horizon:,} {step}{'' if self.horizon == 1 else 's'}."]
+        which = "It holds for" if self.unit.window is None and not self.unit.calendar else "A period has"
+        return [f"{which} at most {self.horizon:,} {step}{'' if self.horizon == 1 else 's'}."]
 
     def paragraph(self) -> str:
         """Return the guarantee as one readable paragraph."""

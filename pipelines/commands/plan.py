@@ -111,12 +111,13 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
         named = [view.name for view in views]
         print(json_text({"monitor": file, "questions": questions, "guarantee": guarantee, "views": named}, 2))
         return
-    table = _table("name", "question", "share", "epsilon", "delta", "error")
+    table = _table("name", "question", "share", "epsilon", "delta", "95% error")
     whole = sum(each["share"] for each in questions.values())
     for name, each in questions.items():
         cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:.12g}", f"{each['delta']:.12g}"]
         unit = monitor.questions[name].info.error_unit
-        cells.append("-" if each["error"] is None else f"{number(each['error'])} {unit}")
+        error = each["accuracy"].get("margin", each["error"])  # the error of counts may be where items are found
+        cells.append("-" if error is None else f"{number(error)} {unit}")
         table.add_row(name, each["question"], *cells)
     together = (
         f"All together are (epsilon = {guarantee['epsilon']:g}, delta = {guarantee['delta']:g})-differentially private "

@@ -74,7 +74,13 @@ class Places:
             for check in (check_folder,) if self.unbounded else (output_format, check_destination):
                 check(self.folder, "output")
         for what, path in rows if not (self.unbounded or output.overwrite or dry) else ():
-            check_new(path, what)
+            if monitor.single:
+                check_new(path, what)
+            elif exists(path):
+                rule = (
+                    f"must not have {what} yet, but {path} exists; overwrite: true replaces it, and so does the option"
+                )
+                raise WrongKeyError(("output", "path"), rule)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
         if self.unbounded:
             watched = [] if monitor.data.from_kafka else [("input", split_pattern(monitor.data.input)[0])]

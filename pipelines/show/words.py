@@ -141,6 +141,7 @@ SHARES = {
     "values_clipped": ("events_usable", "of values are beyond --max-value, --low or --high"),
     "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond --max-value"),
     "values_rounded": ("events_read", "of values are rounded to --value-unit"),
+    "records_over_limit": ("records_before_limit", "of records are dropped, as one counts per person, the last one"),
 }
 """Counters that are worth a warning where they are a large share of another one, and what it says."""
 
@@ -157,10 +158,10 @@ DROPPED = {
 """The same of what limits drop, where no share of it is released."""
 
 ACCURACY = {
-    "stddev": "typically within {} {unit}",
-    "sum_stddev": "sums within {}{of}",
+    "stddev": "noise about {} {unit}",
+    "sum_stddev": "of sums {}{of}",
     "error_bound": "all numbers at once within {} {unit} (95%)",
-    "rank_error": "the rank of each is off by at most {} values (95%)",
+    "rank_error": "ranks within {} values (95%)",
     "start_margin": "alerts miss by at most {} {unit} (95%)",
     "selection_error": "no item is missing that leads by more than {} {unit} (95%)",
 }
@@ -199,13 +200,14 @@ class Budget(NamedTuple):
         """Say it; what this run costs is what it promises."""
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
-        cost = "a repetition, at no cost; " if self.repeats else ""
-        runs = "would be " * self.dry + (f"all {self.runs:,} runs" if self.runs > 1 else "the only run")
+        cost = "a repetition, free; " if self.repeats else ""
+        dry = "with this one, " * (self.dry and not self.repeats)
+        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
         unit = "" if self.what == "person" else f" for one {self.what}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
-        none = "" if of else "; no limit is set"
-        return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{unit}{none}"
+        none = "" if of else ", no limit"
+        return f"{cost}{dry}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{unit}{none}"
 
 
 class Summary(NamedTuple):
@@ -279,7 +281,7 @@ def _warnings(asked: Asked) -> Iterable[str]:
     if dropped is not None and is_lower_bound(dropped):
         yield (
             f"limits drop {dropped_in_words(dropped)} of contributions, so numbers are lower bounds: raise "
-            "--max-contributions (privstream suggest finds a value)"
+            "--max-contributions (privstream suggest compares values)"
         )
     lost = min(records.read, records.malformed + records.late)
     if records.read and lost >= MUCH * records.read:
@@ -296,7 +298,8 @@ def _warnings(asked: Asked) -> Iterable[str]:
     for name, (of, text) in (SHARES if asked.record.get("limits") else DROPPED | SHARES).items():
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:
-            yield f"{percent(min(1.0, share))} {text} (exact, for you alone: choose no limit by it)"
+            plan = "; privstream plan compares limits" * (name in DROPPED)
+            yield f"{percent(min(1.0, share))} {text} (exact: tell nobody, tune nothing by it{plan})"
     yield from _counted(asked, COUNTED)
 
 
@@ -314,7 +317,7 @@ def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
         steps = guarantee.get("horizon")
         run = "the run" if steps is None or window is None else f"the {windows_in_words(steps, window)}"
         run = run.replace("the 1 ", "one ", 1)
-        period = whose.replace("one person in one window of", "one budget period of", 1)
+        period = whose.partition(", counted from")[0].replace("one person in one window of", "one budget period of", 1)
         whose = f"all that one person does in {period if unit.get('window') is not None else run}"
     return f"epsilon {guarantee['epsilon']:g}{delta}, for {whose}"
 
@@ -333,8 +336,9 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
         window = record.get("parameters", {}).get("window")
         one = windows_in_words(1, window).replace("1 ", "one ", 1)
         last = max((int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_")), default=1)
-        more = f", or {numbers[f'likely_in_{last}']:,} in each," if last > 1 else ""
-        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%)")
+        each = numbers.get(f"likely_in_{last}", found)
+        more = f", or {each:,} every {window_in_words(window)}" if each != found else ""
+        parts.append(f"items are found (95%) from {found:,} {unit} in {one}{more}")
     if parts:
         return "; ".join(parts)
     claim = re.sub(r" \([^()]*\)$", "", str(numbers["sentence"]).split(". ")[0].rstrip("."))
@@ -350,8 +354,8 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
     run, window, dropped = found["max_contributions"], found["max_per_window"], found["dropped"]
     parts = [] if run is None else [f"{run:,} contribution{'s' * (run != 1)} per person"]
     parts += [] if window is None else [f"{window:,} per {'person and ' * (run is None)}window"]
-    told = "what they drop is not known" if dropped is None else f"they drop {dropped_in_words(dropped)}"
-    return f"{', '.join(parts)}; {told}"
+    told = "an unknown share" if dropped is None else dropped_in_words(dropped)
+    return f"{', '.join([*parts, told])} dropped"
 
 
 def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:

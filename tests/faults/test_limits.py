@@ -100,7 +100,7 @@ def test_a_dry_run_does_not_show_the_share(tmp_path, capsys):
     line = f"counts {files} --window 1day --start 2030-01-01 --end 2030-01-31 --epsilon 1 --delta 1e-6 --ledger none"
     assert cli.main(shlex.split(f"{line} --max_contributions 5 --dry_run")) == 0
     shown = capsys.readouterr()
-    assert "they drop" not in shown.err + shown.out and not (tmp_path / "o.jsonl").exists()
+    assert "dropped" not in shown.err + shown.out and not (tmp_path / "o.jsonl").exists()
 
 
 def test_t2_suggest_says_only_what_was_measured(tmp_path, capsys):

@@ -456,10 +456,9 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
     """
     if steps.renewal is None:
         return guarantee
-    start = steps.bounds_micros(steps.first)[0]
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
     length = in_words(steps.renewal * steps.size) if steps.renews is None else str(steps.renews)
-    limits.append(f"All limits and budgets begin again every {length}, counted from {iso(start)}.")
+    limits.append(f"All limits and budgets begin again every {length}.")
     unit = guarantee.unit
     if unit == PERSON:
         unit = steps.person_in_period
