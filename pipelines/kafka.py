@@ -71,7 +71,7 @@ RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
 
 WAIT_SECONDS = 0.2
 MARGIN = 1_000_000
-"""Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
+"""Microseconds: a record has its time from the broker, and is read at most this much later, by the reader's clock."""
 
 TICK = 250_000  # microseconds: how exact the time is that a record gets
 RECORD_BYTES = 1 << 20

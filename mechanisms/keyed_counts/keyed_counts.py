@@ -177,7 +177,7 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     @cached_property
     def bounds(self) -> Bounds:
-        """All that noise depends on beside epsilon and delta."""
+        """All that noise depends on apart from epsilon and delta."""
         return Bounds(
             since_start=self.over == "start",
             horizon=self.horizon,

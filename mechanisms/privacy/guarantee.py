@@ -222,7 +222,7 @@ def _curve(record: Any) -> PrivacyCurve:
 
 GRID = 400  # points at which curves without a known shift are compared with a Gaussian one
 SLACK = 0.1  # of its delta, that a release without a known shift may have as slack: less hardly costs any shift
-UP = 1 + 1e-9  # shifts are rounded up by so much
+UP = 1 + 1e-9  # by which shifts are rounded up
 
 
 class Shift(NamedTuple):

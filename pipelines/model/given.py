@@ -14,7 +14,7 @@ from privstream.pipelines.command import CommandError, UsageError
 from privstream.pipelines.model.base import Place, WrongKeyError
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 from privstream.pipelines.yaml_file import CoreLoader, Document, at
 
 PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.IGNORECASE)
@@ -158,7 +158,7 @@ def assignments(texts: Sequence[str], names: Mapping[str, Place]) -> Named:
             raise UsageError(f"--set must be PATH=VALUE, such as data.time_zone=Europe/Berlin, got {text}")
         place = names.get(path.replace("-", "_")) or tuple(path.split("."))
         if place[0] not in Monitor.model_fields:
-            raise UsageError(f"--set {path}: unknown key{meant(path, [*names, *Monitor.model_fields])}")
+            raise UsageError(f"--set {path}: unknown key{did_you_mean(path, [*names, *Monitor.model_fields])}")
         try:
             read = yaml.load(value, CoreLoader)
         except yaml.YAMLError:

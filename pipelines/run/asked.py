@@ -33,7 +33,7 @@ READ = "Read"
 """What stages are called that read for all questions."""
 
 RELEASED = ".released.parquet"
-"""What the name of a file with released rows ends in, beside the one with rows that are shown; both are hidden."""
+"""What the name of a file with released rows ends in, next to the one with rows that are shown; both are hidden."""
 
 LEAST_SHARDS = 4
 BYTES_OF_SHARD = 1 << 30

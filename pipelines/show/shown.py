@@ -145,7 +145,7 @@ class Shown:
                 self.numeric.add(between)
 
     def trends(self, most: int) -> tuple[str, list[str]]:
-        """Draw the numbers of so many last windows beside each row; the name of the column first, empty without one."""
+        """Draw numbers of the last windows, `most` at most, by row; the name of the column first, or an empty one."""
         if self.number is None or len(self.windows) < 2 or self.several:
             return "", []
         last = self.windows[-most:]

@@ -211,7 +211,7 @@ class Budget(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a run prints beside its table: lines before it and after it, and why nothing could be used, if so."""
+    """What a run prints besides its table: lines before it and after it, and why nothing could be used, if so."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]

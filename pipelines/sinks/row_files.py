@@ -461,7 +461,7 @@ def restored(values: Any, kind: pa.DataType, format: str) -> Any:
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "value", "estimate")  # fields with the number of a row; the first that it has is shown
-LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, beside the item
+LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, besides the item
 
 
 def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:

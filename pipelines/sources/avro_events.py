@@ -17,9 +17,9 @@ from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.formats import PLAIN, RawEvents, TextForm, UnfitError, numbered
 from privstream.transforms.reading.fields import column_of
 
-BLOCK_BYTES = 1 << 24  # a block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB
+BLOCK_BYTES = 1 << 24  # the most that a block may have, decompressed; writers make blocks of 16 KiB to 2 MiB
 GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
-"""So much is decoded at once: blocks of so many bytes together, as they stand in the file, or so many records."""
+"""What is decoded at once: blocks of this many bytes in the file together, or this many records."""
 
 RULE = "is not an Avro file, or is damaged or cut short"
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)

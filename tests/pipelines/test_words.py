@@ -1,4 +1,4 @@
-"""What a run prints beside its rows: numbers that are said are true, there are few of them, and one warning first."""
+"""What a run prints besides its rows: numbers that are said are true, there are few of them, and one warning first."""
 
 import json
 import re
