@@ -202,7 +202,7 @@ class Budget(NamedTuple):
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
         cost = "a repetition, free; " if self.repeats else ""
         dry = "with this one, " * (self.dry and not self.repeats)
-        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
+        runs = f"{self.runs:,} runs" if self.runs > 1 else "the only run"
         unit = "" if self.what == "person" else f" for one {self.what}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
@@ -244,7 +244,7 @@ def summary(
         "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
         "limits": _together({each.name: limits_in_words(each.record) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
-        "views": f"{', '.join(views)}: at no cost" if views else "",
+        "views": f"{', '.join(views)}: free" if views else "",
         "more": "" if path is None or dry_run else f"privstream explain {path}",
     }
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
@@ -354,7 +354,7 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
     run, window, dropped = found["max_contributions"], found["max_per_window"], found["dropped"]
     parts = [] if run is None else [f"{run:,} contribution{'s' * (run != 1)} per person"]
     parts += [] if window is None else [f"{window:,} per {'person and ' * (run is None)}window"]
-    told = "an unknown share" if dropped is None else dropped_in_words(dropped)
+    told = "an unknown share" if dropped is None else dropped_in_words(dropped).removeprefix("about ")
     return f"{', '.join([*parts, told])} dropped"
 
 

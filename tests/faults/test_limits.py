@@ -70,7 +70,7 @@ def test_t1_what_is_said_of_limits_holds_wherever_contributions_lie(kind, limit,
     said = capsys.readouterr().err
     assert found["max_contributions"] == limit and found["max_per_window"] is None
     assert holds(found, truth)
-    (line,) = re.findall(rf"limits +{limit} contributions per person; (.*)", said)
+    (line,) = re.findall(rf"limits +{limit} contributions per person, (.*)", said)
     if share > 0.3:
         assert found["dropped"]["lower"] > share - 0.2
         assert f"{math.floor(100 * found['dropped']['lower'])}%" in line

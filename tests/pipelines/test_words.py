@@ -54,14 +54,8 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     assert [line.split()[0] for line in after] == ["privacy", "accuracy", "limits", "budget", "more"]
     text = " ".join(after)
     numbers = ("epsilon 1, delta 1e-06", "13 weeks", "160 people in one week", "40 every week", "3% (1% to 5%)")
-    for number in (
-        *numbers,
-        "noise about 12 people",
-        "60 contributions",
-        "4 runs",
-        "2.1 of 4 at delta 1e-05",
-        "week.parquet",
-    ):
+    numbers += ("noise about 12 people", "60 contributions", "4 runs", "2.1 of 4 at delta 1e-05", "week.parquet")
+    for number in numbers:
         assert text.count(number) == 1, number
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
 
