@@ -43,7 +43,7 @@ def parse_url(url: str, option: str) -> tuple[str, str]:
 def client(
     kind: Callable[[dict[str, Any]], Client], brokers: str, settings: Mapping[str, str], ours: Mapping[str, Any]
 ) -> Client:
-    """Return a client of Kafka with settings of librdkafka, of which `ours`, None for none, must not be given."""
+    """Return a client of Kafka with settings of librdkafka; those in `ours`, None for unset, must not be given."""
     for name in settings:
         if name in ours or name == BROKERS:
             raise ValueError(f"kafka_setting must not set {name}, which privstream needs")

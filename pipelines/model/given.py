@@ -21,7 +21,7 @@ PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.I
 """How an address begins that has a password, of whatever scheme: also one that no option takes."""
 
 RIVALS = frozenset({"people", "delta"})
-"""Keys of privacy of which one follows from the other: the last one that is given counts."""
+"""Keys of privacy that follow from each other: the last one that is given counts."""
 
 SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kafka_setting sasl.password=@FILE"
 
@@ -110,7 +110,7 @@ class Given:
         return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made
 
     def _whole(self, place: Place, name: str = "") -> Place:
-        """Return the place of an option of which only the last key is known."""
+        """Return the place of an option whose last key alone is known."""
         if len(place) != 1 or place[0] in Monitor.model_fields:
             return place
         questions = self.content.get("questions", {})

@@ -181,7 +181,7 @@ def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping,
 
 
 def check_usable(data: Data, files: Sequence[EventFile], fields: Readings) -> None:
-    """Refuse a run over files of which it could publish nothing, before it is charged."""
+    """Refuse a run over files without a single usable record, before it is charged."""
     found = unusable(files, fields)
     if not found:
         return

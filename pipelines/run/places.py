@@ -138,7 +138,7 @@ class Places:
             )
 
     def check_same_views(self, described: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refuse views of which files were published as other ones; a run that starts again has the same."""
+        """Refuse views whose files were published as other ones; a run that starts again has the same."""
         found = Promise.read(self.whole) or Promise("", {})
         for name, each in described.items():
             if found.maybe("views", name, "view") not in (None, json.loads(json.dumps(each["view"]))):

@@ -251,7 +251,7 @@ def summary(
 
 
 def _of(asked: Asked, text: str) -> str:
-    """Say of which question a text is."""
+    """Say which question a text is about."""
     return f"{asked.name}: {text}" if asked.name and text else text
 
 

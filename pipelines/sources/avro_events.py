@@ -94,7 +94,7 @@ def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.
     A record within a record of its own type is refused, for it may go deeper than the stack of the decoder and take the
     process down; and items that take no bytes, for they may be without end.
     """
-    if isinstance(kind, list):  # a union, of which each value has a number
+    if isinstance(kind, list):  # a union, whose values have numbers
         kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
         told = [each for each in kinds if pa.types.is_temporal(each) or pa.types.is_decimal(each)]
         if len(kinds) > 1 and told:  # of a number it is not known what it is
