@@ -62,7 +62,7 @@ bench: $(READY) ## what must still hold, in 30 minutes; ARGS=--quick in 2; resul
 	$(VENV)/bin/pip install --quiet --editable '.[dev,bench]'
 	$(VENV)/bin/python benchmarks/gates.py $(ARGS)
 
-bench-peers: $(READY) ## counts of 20 million events beside DuckDB, by one process and by two
+bench-peers: $(READY) ## counts of 20 million events compared with DuckDB, by one process and by two
 	$(VENV)/bin/python benchmarks/cores.py $(ARGS)
 
 flink-test: $(READY) ## the tests on Flink; needs Java and Maven

@@ -48,7 +48,7 @@ def _linked(name: str) -> str:
 
 
 def rows_of(word: str) -> str:
-    """Return the columns of the rows of a question, and those that its sums have beside."""
+    """Return the columns of the rows of a question, and those that its sums have in addition."""
     row = question(word).row_type
     listed = columns(row, [name for name in row._fields if name not in COMMON])
     if row._fields != KeySum._fields[: len(row._fields)]:

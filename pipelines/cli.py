@@ -20,7 +20,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import MODELS, Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import LAYERS, add_options, given_to
-from privstream.pipelines.terminal import PrintableFormatter, meant, one_line, quietly, say
+from privstream.pipelines.terminal import PrintableFormatter, did_you_mean, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{known.command} must come first")
     command, added = chosen
     if others and not command.takes_beam_options:
-        added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
+        added.error(f"unknown option {others[0]}{did_you_mean(others[0], added._option_string_actions)}")
     status = _run(command, known, others, added)
     if arguments is None:  # threads of a runner that failed print tracebacks while the process ends
         sys.stderr.flush()
@@ -152,9 +152,9 @@ def _add(
         command = load(what)
         one.description, one.epilog = command.description, command.epilog
         of_runs, layers = OF_RUNS if command.takes_beam_options else {}, {} if command.keys is None else LAYERS
-        seldom: dict[str, Any] = {**OF_ALL, **of_runs, **layers}
-        for option, how in {**command.options, **seldom}.items():
-            one.add_argument(option, **how).seldom = option in seldom  # type: ignore[attr-defined]
+        advanced: dict[str, Any] = {**OF_ALL, **of_runs, **layers}
+        for option, how in {**command.options, **advanced}.items():
+            one.add_argument(option, **how).advanced = option in advanced  # type: ignore[attr-defined]
         add_options(one, command.keys or (), command.kind)
         chosen = command, one
     return chosen
@@ -205,4 +205,4 @@ def _in_words(error: Exception, options: Iterable[str], others: Iterable[str]) -
         return str(error)
     words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
     text = spelled(str(error), {word.removeprefix("--").replace("-", "_"): word for word in words})
-    return f"{text}{meant(text.split()[2], options)}" if text.startswith("unknown option ") else text
+    return f"{text}{did_you_mean(text.split()[2], options)}" if text.startswith("unknown option ") else text

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from privstream.pipelines.terminal import meant, one_line
+from privstream.pipelines.terminal import did_you_mean, one_line
 from typing_extensions import override
 
 
@@ -80,7 +80,7 @@ class Help(argparse.Action):
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        more = [each for each in parser._actions if getattr(each, "seldom", False) and each.help != argparse.SUPPRESS]
+        more = [each for each in parser._actions if getattr(each, "advanced", False) and each.help != argparse.SUPPRESS]
         if more and values != "all":
             for action in more:
                 action.help = argparse.SUPPRESS
@@ -121,6 +121,6 @@ class Parser(argparse.ArgumentParser):
     @override
     def error(self, message: str) -> NoReturn:
         if choice := CHOICE.search(message):
-            hint = meant(choice[2], re.findall(r"[\w-]+", choice[3]))
+            hint = did_you_mean(choice[2], re.findall(r"[\w-]+", choice[3]))
             message = f"{choice[1]}{hint}" if hint else message
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")

@@ -19,7 +19,7 @@ from privstream.pipelines.model.monitor import OF_FILES, Account, Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import in_python
 from privstream.pipelines.show.words import WARNING
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
@@ -146,7 +146,7 @@ OF_FRAMES = frozenset({"input", "wide", *OF_FILES})  # options that a frame does
 
 def _single(asked: Any, output: Any, keywords: dict[str, Any], folder: str) -> Described:
     if not isinstance(asked, Question) and asked not in MODELS:
-        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {asked!r}{meant(asked, MODELS)}")
+        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {asked!r}{did_you_mean(asked, MODELS)}")
     kind = type(asked) if isinstance(asked, Question) else MODELS[asked]
     check_account(keywords)
     if isinstance(asked, Question):

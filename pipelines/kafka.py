@@ -43,7 +43,7 @@ def parse_url(url: str, option: str) -> tuple[str, str]:
 def client(
     kind: Callable[[dict[str, Any]], Client], brokers: str, settings: Mapping[str, str], ours: Mapping[str, Any]
 ) -> Client:
-    """Return a client of Kafka with settings of librdkafka, of which `ours`, None for none, must not be given."""
+    """Return a client of Kafka with settings of librdkafka; those in `ours`, None for unset, must not be given."""
     for name in settings:
         if name in ours or name == BROKERS:
             raise ValueError(f"kafka_setting must not set {name}, which privstream needs")
@@ -71,7 +71,7 @@ RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
 
 WAIT_SECONDS = 0.2
 MARGIN = 1_000_000
-"""Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
+"""Microseconds: a record has its time from the broker, and is read at most this much later, by the reader's clock."""
 
 TICK = 250_000  # microseconds: how exact the time is that a record gets
 RECORD_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from privstream.pipelines.model.base import Place, Shown
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 from privstream.pipelines.yaml_file import Document, at, read_document
 from pydantic.fields import FieldInfo
 
@@ -76,7 +76,7 @@ def add_options(
         if part not in groups:
             groups[part] = parser.add_argument_group(TITLES[part])
         action = groups[part].add_argument(option.word, dest=".".join(option.place), **_how(option, kind))
-        action.seldom = bool(option.extra.get("seldom"))  # type: ignore[attr-defined]
+        action.advanced = bool(option.extra.get("advanced"))  # type: ignore[attr-defined]
 
 
 def _how(option: OptionOf, kind: type[Question] | None) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def in_python(
     places = {option.name: option.place for option in options}
     for name in given:
         if name not in places:
-            raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")
+            raise TypeError(f"{kind.info.word} has no option `{name}`{did_you_mean(name, places)}")
     values = {places[name]: value for name, value in given.items() if value is not None}
     main = _named(kind, values, {place: name for name, place in places.items()}, _python_error)
     return Given([Named(usual, {}, _python_error), main], main, kind)

@@ -31,7 +31,7 @@ class Promise:
             raise ValueError(f"{path} must be a guarantee that privstream wrote, one JSON object")
         return cls(path, content)
 
-    def number(self, *names: str) -> Any:
+    def at(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there, or a ValueError names file and place."""
         found: Any = self.content
         for name in names:
@@ -43,6 +43,6 @@ class Promise:
     def maybe(self, *names: str) -> Any:
         """Return what stands at a place of the file, or None."""
         try:
-            return self.number(*names)
+            return self.at(*names)
         except ValueError:
             return None

@@ -26,7 +26,7 @@ from privstream.pipelines.sinks.row_files import (
     write_tables,
 )
 from privstream.pipelines.stores import check_destination, whole_file
-from privstream.pipelines.terminal import clock, printable, say
+from privstream.pipelines.terminal import printable, say, spinner
 from privstream.transforms.row_types import KeyCount, Time
 from privstream.transforms.timing.steps import timestamp
 
@@ -172,7 +172,7 @@ def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -
             raise ValueError("--output, --truth and --domain must be different files")
         if domain is not None:
             check_destination(domain, "--domain")
-        with clock("simulating"):
+        with spinner("simulating"):
             events = write_simulation(output, city(**given), truth)
         if domain is not None:
             with whole_file(domain) as stream:
@@ -183,7 +183,7 @@ def simulate(output: str, truth: str | None, domain: str | None, **given: Any) -
 
 
 NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.html", "noise.key")
-"""What the demo leaves in its folder, beside the guarantee and the ledger."""
+"""What the demo leaves in its folder, besides the guarantee and the ledger."""
 
 
 def demo(output: str, users: int, windows: int, seed: int) -> None:
@@ -218,7 +218,7 @@ def demo(output: str, users: int, windows: int, seed: int) -> None:
         if cli.main(command):
             raise RunError("the demo ends here")
         print()
-    sure = int(read_promise(rows).promise.number("accuracy", "detection_threshold"))
+    sure = int(read_promise(rows).promise.at("accuracy", "detection_threshold"))
     counts, known = read_row_file(rows, KeyCount), read_row_file(truth, Truth)
     holders = {(row.item, row.window_start): row.number for row in known}
     large = {item for (item, _), people in holders.items() if people >= sure}

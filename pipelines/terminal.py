@@ -71,7 +71,7 @@ def say(text: str, hanging: int = 0) -> None:
 
 
 @contextmanager
-def clock(text: str) -> Iterator[Progress]:
+def spinner(text: str) -> Iterator[Progress]:
     """Show what is going on, and since when, while the block runs; then the line vanishes.
 
     Nothing is shown where standard error is no terminal. The text is a fixed one: it never quotes what is read.
@@ -91,7 +91,7 @@ def clock(text: str) -> Iterator[Progress]:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
+def muted_stderr() -> Iterator[None]:
     """Let nothing reach standard error in the block, from libraries and from processes that start in it."""
     sys.stderr.flush()
     kept = os.dup(STANDARD_ERROR)
@@ -125,7 +125,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
 
-def meant(key: Any, known: Iterable[str]) -> str:
+def did_you_mean(key: Any, known: Iterable[str]) -> str:
     """Return what somebody meant who wrote a name that is not known, if something is near."""
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     near = difflib.get_close_matches(str(key).lstrip("-").replace("-", "_"), names, 1)

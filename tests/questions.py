@@ -18,7 +18,7 @@ PUBLIC_FILES = {
     "points": '{"point": 5}',
     "linear": '{"name": "y", "items": ["a"]}',
 }
-"""What the options of the examples name, beside the events, the rows and the key."""
+"""What the options of the examples name, besides the events, the rows and the key."""
 
 
 EXAMPLES = {

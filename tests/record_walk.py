@@ -20,7 +20,7 @@ PACKAGES = ("mechanisms", "transforms", "pipelines")
 WINDOW = "--window 1h --start 2024-01-01 --end 2024-01-01T01:00 --domain items.txt"
 BUDGET = "--epsilon 1 --max_contributions 1 --key key --ledger none --quiet"
 BEFORE = ("apache_beam.internal.pickler", "apache_beam.options.pipeline_options")
-"""What makes ready, beside `setup` of stages: workers unpickle these, and read options."""
+"""What makes ready, besides `setup` of stages: workers unpickle these, and read options."""
 
 Walk = dict[str, list[str]]
 """Functions by file, both in the order in which they are first called."""

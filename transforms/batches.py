@@ -127,7 +127,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class EventBatch(Columns):
-    """Events of one key: int64 microseconds beside the hashes of person and item, and float64 values if they count."""
+    """Events of one key: int64 microseconds, the hashes of person and item, and float64 values if they count."""
 
     users: np.ndarray
     items: np.ndarray
@@ -190,7 +190,7 @@ def in_order(numbers: np.ndarray) -> np.ndarray:
 
 
 def distinct_in_order(numbers: np.ndarray) -> np.ndarray:
-    """Return distinct numbers, increasing: what `np.unique` gives, by a hash table, in several times the time."""
+    """Return distinct numbers, increasing: as `np.unique` does, which takes several times as long."""
     ordered = np.sort(numbers)
     return np.asarray(ordered[first_of_run(ordered)])
 

@@ -114,7 +114,7 @@ class Parameters:
     def release(self) -> Mapping[str, Any]:
         """What is drawn, as plain values: transforms with equal ones draw the same noise for the same records.
 
-        It has all arguments, with defaults, so that nothing that shapes a number can be missing, and beside them the
+        It has all arguments, with defaults, so that nothing that shapes a number can be missing, and besides them the
         mechanism, as its noise labels have it: an argument that is said to be a view, and reaches the mechanism all the
         same, still counts.
         """
@@ -261,7 +261,7 @@ class Bound:
 
     Attributes:
         in_run: at most in the run, or in each budget period.
-        per_window: at most in one window, random ones; None for no limit beside `in_run`.
+        per_window: at most in one window, random ones; None for no limit other than `in_run`.
         sampled: whether random ones of the whole run count, which is known when the input has ended; else they are
             paced: those that come first, but few enough by each window, so that something is left for the last one.
         paced: False where a person cannot have more than `in_run`: nothing is dropped then.
@@ -299,7 +299,7 @@ def check_limits(unit: str, **limits: int | None) -> None:
 
 
 def within(found: PrivacyGuarantee, limits: Iterable[Limit], *more: str, hashed: bool = True) -> PrivacyGuarantee:
-    """Return what a mechanism promises a person, of whom so much counts; `more` sentences say what else is limited.
+    """Return what a mechanism promises a person within `limits`; `more` sentences say what else is limited.
 
     Args:
         hashed: whether people are told apart by hashes.

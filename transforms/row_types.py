@@ -94,7 +94,8 @@ class QueryAnswer(NamedTuple):
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how far the estimate is at most from the answer without noise, with probability 95% for all
             answers together; -1, for none, if the query is refused.
-        source: "hypothesis", tested and found good enough; "measured", with noise; "refused": the budget is spent.
+        source: "guess", as many of the records as the query has of the list, "hypothesis", corrected by measured
+            answers, both tested and found good enough; "measured", with noise; "refused": the budget is spent.
         measurements_left: how many more answers may be measured.
     """
 

@@ -46,7 +46,7 @@ class _Waiting:
 
 @contextmanager
 def files_for(processes: int) -> Iterator[tuple[str, ...]]:
-    """Give the paths of new files, empty and for this user alone, for so many processes that share a run.
+    """Give the paths of new files, empty and for this user alone, for the processes that share a run.
 
     They lie in a folder of their own, which is removed in the end: by then each process should have opened all of them
     (see `spilled`).

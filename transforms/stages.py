@@ -57,7 +57,7 @@ class Shared(NamedTuple):
     processes: int
 
     def of(self, shards: int) -> range:
-        """Return those of so many shards that are this one's."""
+        """Return which of a number of shards are this one's."""
         return range(self.number, shards, self.processes)
 
 

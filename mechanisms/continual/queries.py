@@ -22,7 +22,7 @@ class HistogramQuery(ABC):
     """One or more numbers that depend on the column sums alone."""
 
     def check(self, columns: int) -> None:  # noqa: B027 (most queries fit any number)
-        """Raise ValueError if the query does not fit so many columns."""
+        """Raise ValueError if the query does not fit this number of columns."""
 
     def describe(self) -> list[Any]:
         """Return the query as plain values."""

@@ -31,7 +31,7 @@ MOST_PURE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta."""
+    """What one unit can do, and what is asked: all that noise depends on apart from epsilon and delta."""
 
     since_start: bool  # whether answers are about all steps so far, and not about one window each
     horizon: int  # steps of the run
@@ -134,7 +134,7 @@ def _laplace_noise(epsilon: float, largest: int, bounds: Bounds) -> RunningNoise
 
 
 def gaussian_noise(shift: float, largest: int, bounds: Bounds) -> RunningNoise:
-    """Return the noise on one answer, of which a change of the data is seen as a shift of so many deviations."""
+    """Return the noise on one answer, in which a change of the data is a shift of `shift` deviations."""
     norm = largest * math.sqrt(bounds.contributions)
     if bounds.steps == 1:
         changes = bounds.contributions if largest == 1 else 1
@@ -230,7 +230,7 @@ def _with_tests(law: KeyLaw) -> DiscoveryLaw:
 
 
 def list_steps(horizon: int) -> tuple[int, ...]:
-    """Return the steps after which a list is read, in a run of so many: the last one is one of them."""
+    """Return the steps after which a list is read, the last of the run among them."""
     return tuple(sorted({max(1, round(horizon / 2)), horizon}))
 
 

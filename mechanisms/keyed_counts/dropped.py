@@ -33,7 +33,7 @@ _LEAST = 0.01  # a lower end without an upper one says nothing below
 class Share(NamedTuple):
     """The share of contributions that limits drop, with the ends of its interval of 95%; all in [0, 1].
 
-    `upper` is None where some people have more than is counted as dropped: then `share` is at least so much.
+    `upper` is None where some people have more than is counted as dropped: then the share is at least `share`.
     """
 
     share: float

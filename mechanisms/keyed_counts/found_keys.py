@@ -294,7 +294,7 @@ class FoundKeys(KeyedCounts):
     def _brought(
         self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int
     ) -> Integers:
-        """Return what windows `first` to `last` brought to some keys of so many, int64 (answers, windows, keys)."""
+        """Return what windows `first` to `last` brought to some of the keys, int64 (answers, windows, keys)."""
         found = np.zeros((len(self.law.noises), last - first + 1, len(keys)), np.int64)
         place = np.full(number, -1)
         place[keys] = np.arange(len(keys))
@@ -316,7 +316,7 @@ class FoundKeys(KeyedCounts):
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:
-    """Return a copy of a column, with so many rows."""
+    """Return a copy of a column with `number` rows."""
     return np.concatenate([column, np.full(number - len(column), value, np.int64)])
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
+from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
@@ -177,7 +177,7 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     @cached_property
     def bounds(self) -> Bounds:
-        """All that noise depends on beside epsilon and delta."""
+        """All that noise depends on apart from epsilon and delta."""
         return Bounds(
             since_start=self.over == "start",
             horizon=self.horizon,
@@ -218,14 +218,15 @@ class KeyedCounts(Mechanism[KeyedState]):
     def limits(self) -> tuple[str, ...]:
         """Sentences that say what a unit is limited to, and which items are published."""
         window = f", {self.contributions_per_window:,} in a window" if self.contributions_per_window else ""
-        once = "in it" if self.over == "start" else "in a window"
-        found = [f"A person has at most {self.contributions:,} contributions in the run{window}, 1 to an item {once}."]
+        once = "1 per item" if self.over == "start" else "1 per item and window"
+        most = Limit("", self.contributions, "contribution", RUN)
+        found = [f"A person has at most {most}{window}, {once}."]
         if self.unit == "event":
             found = ["An event counts for one item in one window."]
         if self.bounds.listed:
             found.append(f"On the list of different people a person has at most {self.bounds.listed:,} items in all.")
         if self.dropped:
-            found.append(f"At most {KNOTS[-1] * self.contributions:,} contributions per person count as dropped.")
+            found.append(f"Of what limits drop of a person, at most {KNOTS[-1] * self.contributions:,} are counted.")
         if self.max_value is not None:
             found.append(f"The value of a contribution is an integer from 0 to {self.max_value:,}.")
         if self.min_people > 1:

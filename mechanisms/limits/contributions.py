@@ -26,8 +26,8 @@ MOST_DROPPED = 0.1
 """A limit that is suggested drops at most such a part of all contributions."""
 
 _FALSE_ALARM = 0.001  # with which noise alone is taken for people, in all cells together
-_TOGETHER = (1, 2, 4)  # people are looked for in so many cells side by side
-_CONTINUES = 1.0  # a cell beside one with people has some, too, if it has so many scales of the noise
+_TOGETHER = (1, 2, 4)  # neighbouring cells in which people are looked for together
+_CONTINUES = 1.0  # scales of the noise with which a cell next to one with people has some, too
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class ToeplitzNoise(RunningNoise):
         return _levelled(self.law.sigma, float(self.factor.levels[step - 1]))
 
     def shifts(self, totals: Floats) -> Floats:
-        """Return by how much the z of all steps hide a change of the totals by so much after each step."""
+        """Return by how much the z of all steps hide a change of the totals after each step."""
         came = np.diff(totals, prepend=0.0) * self.factor.levels[: len(totals)]
         return np.asarray(np.convolve(came, self.factor.coefficients)[: len(came)])
 
@@ -252,7 +252,7 @@ class CompleteTreeNoise(RunningNoise):
         return self.law
 
     def shifts(self, totals: Floats) -> Floats:
-        """Return by how much the nodes that end at all steps hide a change of the totals by so much after each step."""
+        """Return by how much the nodes that end at all steps hide a change of the totals after each step."""
         ends = [(step, self._height(step)) for step in range(1, len(totals) + 1)]
         ends += [(step, 0) for step, height in ends if height == 1 and self.combined]
         since = np.append(0.0, totals)
@@ -409,7 +409,7 @@ def sums_noise(
     *,
     opposite: bool = False,
 ) -> EpochNoise:
-    """Return the noise of continual column sums, for a person with so many rows that move so many columns by 1 each.
+    """Return the noise of continual column sums, for a person with a number of rows that each move some columns by 1.
 
     Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
     sums are expected to be published, and can be at most, is for accuracy and memory alone. `opposite`: there are two

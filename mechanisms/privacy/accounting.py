@@ -356,7 +356,7 @@ def point_of(curve: PrivacyCurve) -> PointCurve | None:
 
 @functools.lru_cache(maxsize=4096)
 def group_point(curve: PrivacyCurve, epsilon: float, delta: float, changes: int) -> PointCurve | None:
-    """Return what a mechanism promises for so many changes in a row, if it is anything.
+    """Return what a mechanism promises for several changes in a row, if it is anything.
 
     Its curve says all that it promises for one change, which is stated at one point. Where another point allows it,
     delta stays what it is. Proof: docs/proofs/units.md, Theorem 2.
@@ -393,7 +393,7 @@ def largest_shift(epsilon: float, delta: float) -> float:
 
 
 def shift_beside(other: PrivacyCurve, epsilon: float, delta: float) -> float:
-    """Return the largest shift (within 0.1%) of Gaussian noise that fits into a budget beside another mechanism.
+    """Return the largest shift (within 0.1%) of Gaussian noise that fits into a budget together with another mechanism.
 
     Raises:
         ValueError: the other one leaves nothing; or delta is smaller than what accounts can resolve.
@@ -440,7 +440,7 @@ def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
     """Return the curve of mechanisms, at least one, for the same unit, that run at once and may feed each other.
 
-    Losses of parts that are not Gaussian are on a grid of `interval`. A slack beside a Gaussian curve is covered by a
+    Losses of parts that are not Gaussian are on a grid of `interval`. A slack of a Gaussian curve is covered by a
     catastrophe of its own, and the probabilities of these add up. Privacy: docs/proofs/monitor.md, Theorem 1.
 
     Raises:

@@ -82,7 +82,8 @@ class PrivacyGuarantee:
         """Return the sentence that says for how many steps the guarantee holds, by a name for one; none without end."""
         if self.horizon is None:
             return []
-        return [f"It holds for at most {self.horizon:,} {step}{'' if self.horizon == 1 else 's'}."]
+        which = "It holds for" if self.unit.window is None and not self.unit.calendar else "A period has"
+        return [f"{which} at most {self.horizon:,} {step}{'' if self.horizon == 1 else 's'}."]
 
     def paragraph(self) -> str:
         """Return the guarantee as one readable paragraph."""
@@ -221,7 +222,7 @@ def _curve(record: Any) -> PrivacyCurve:
 
 GRID = 400  # points at which curves without a known shift are compared with a Gaussian one
 SLACK = 0.1  # of its delta, that a release without a known shift may have as slack: less hardly costs any shift
-UP = 1 + 1e-9  # shifts are rounded up by so much
+UP = 1 + 1e-9  # by which shifts are rounded up
 
 
 class Shift(NamedTuple):

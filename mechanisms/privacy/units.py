@@ -14,7 +14,7 @@ UNITS = (("day", 86_400 * SECOND), ("hour", 3_600 * SECOND), ("minute", 60 * SEC
 
 
 def in_words(micros: int) -> str:
-    """Return a duration of so many microseconds in the largest unit of which it is a whole number, or in seconds.
+    """Return a duration in the largest unit of which it is a whole number, or in seconds.
 
     >>> in_words(30 * 86_400 * SECOND), in_words(90 * 60 * SECOND), in_words(2_500_000)
     ('30 days', '90 minutes', '2.5 seconds')

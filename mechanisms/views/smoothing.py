@@ -25,13 +25,13 @@ DIGITS = 1
 _LOPSIDED = 2.5  # times as long one side of an interval may be as the other, so that windows are averaged
 _FAR = 3.0  # deviations of the noise of its count that a number is away from it at most
 _MODELS = [(drift, scatter) for drift in (0.0, 0.05, 0.2, 0.7, 2.0) for scatter in (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)]
-_BREAK = 25.0  # a square so many times its variance begins a new level
+_BREAK = 25.0  # a square this many times its variance begins a new level
 _SWITCH = 0.005  # probability that another model takes over in a window
 _UNKNOWN = 1e6  # variance of a level of which nothing is known
 _TOGETHER = 1 << 20  # numbers of all models at a time
 _LEAST_STDDEV = 1e-6
 _CYCLES = 3  # periods without which there is no rhythm
-_OF_ANY = 10  # keys that may move in any way, beside those from which it is learned how keys move
+_OF_ANY = 10  # keys that may move in any way, apart from those from which it is learned how keys move
 _ALONE = 1.1  # times as wide intervals are where one series alone shows how it moves
 _ROUNDS, _LEARNED = 2, 0.8  # of learning, and which part of the prior is learned
 

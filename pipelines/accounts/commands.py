@@ -197,7 +197,7 @@ def _fit(
 
 FIT = _command(
     _fit,
-    f"Counts equal runs that fit into a budget beside what is spent, before any is made, {MOST_RUNS:,} at most. "
+    f"Counts equal runs that fit into a budget on top of what is spent, before any is made, {MOST_RUNS:,} at most. "
     "--epsilon and --delta alone stand for any mechanism; of Gaussian noise more runs fit.",
     {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
@@ -232,7 +232,7 @@ def _check(contents: Contents, path: str) -> None:
     if "ledger" not in promise.content:
         raise ValueError(f"{path} must be of a run in a ledger: this one kept no account")
     try:
-        head, guarantee = promise.number("ledger", "head"), guarantee_of(promise.content)
+        head, guarantee = promise.at("ledger", "head"), guarantee_of(promise.content)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"{path} must name a line of a ledger and promise something: it was changed") from None
     if head not in contents.heads[1:]:

@@ -84,7 +84,7 @@ class Entry(Line):
     """A run."""
 
     kind: Literal["run"] = "run"
-    label: str  # what its noise depends on, beside the key
+    label: str  # what its noise depends on, apart from the key
     digest: str  # of what it draws, how it reads and what it reads
     name: str
     command: str

@@ -42,7 +42,7 @@ class RunIdentity:
         return record_digest(parts)
 
     def label(self, run_id: str | None) -> str:
-        """Return what the noise of a run depends on, beside its key: other digests have independent noise."""
+        """Return what the noise of a run depends on, apart from its key: other digests have independent noise."""
         return f"{run_id or ''}:{self.digest}"
 
 

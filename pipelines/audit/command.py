@@ -16,7 +16,7 @@ from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.question import Windows
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
-from privstream.pipelines.terminal import clock, say, show
+from privstream.pipelines.terminal import say, show, spinner
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS
 from rich.table import Column, Table
@@ -42,7 +42,7 @@ def run(target: str, json: bool) -> None:
         for name, case in cases:
             try:
                 word, transform, claim = _as_claimed(case) if isinstance(case, Promise) else case
-                with clock(f"replaying {name}"):
+                with spinner(f"replaying {name}"):
                     shown, _ = worst_pair(word, transform).replay()
             except ValueError as error:
                 without[name] = str(error)
@@ -85,10 +85,10 @@ def _runs(path: str) -> Iterator[tuple[str, Promise]]:
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"{path} must be a file that can be read")
-    if promise.number("made_by", "command") != MADE_BY + OF_MONITOR:
+    if promise.at("made_by", "command") != MADE_BY + OF_MONITOR:
         yield "the run", promise
         return
-    for name, each in promise.number("questions").items():
+    for name, each in promise.at("questions").items():
         beside = promise_path(os.path.join(os.path.dirname(path), str(each["output"])))
         found = None if beside == path else Promise.read(beside)
         if found is None:
@@ -98,7 +98,7 @@ def _runs(path: str) -> Iterator[tuple[str, Promise]]:
 
 def _as_claimed(promise: Promise) -> Case:
     """Return the question of a run, its transform, and what its guarantee file claims."""
-    word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
+    word = str(promise.at("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
     make = partial(question(word).transform_class, noise=KeyedNoise.random(f"audit {word}"))
@@ -118,7 +118,7 @@ def _as_claimed(promise: Promise) -> Case:
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:
     """Return the arguments of the transform of a run, but for its noise."""
-    given = {name: value for name, value in promise.number("parameters").items() if value is not None}
+    given = {name: value for name, value in promise.at("parameters").items() if value is not None}
     given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
     kind, known = MODELS[word], question(word).arguments
     asked = kind.read({"question": word} | {name: given[name] for name in kind.options() if name in given})

@@ -211,7 +211,7 @@ def _allowed(guarantee: PrivacyGuarantee) -> tuple[float, bool]:
 
 MISSING = 1e-8  # probability with which an item is not found that everybody else has
 OTHERS = 30  # people in each window where nobody needs to be found
-LAST = 5  # one event in so many is at the last moment of its window
+LAST = 5  # one event in this number is at the last moment of its window
 SUSPECT = "suspect"
 
 

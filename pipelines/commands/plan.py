@@ -14,7 +14,7 @@ from privstream.pipelines.options import options_of
 from privstream.pipelines.run.plan import Paid, Plan
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
-from privstream.pipelines.terminal import clock, json_text, show
+from privstream.pipelines.terminal import json_text, show, spinner
 from rich.table import Table
 
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print one JSON object"}}
@@ -49,7 +49,7 @@ def _table(*headings: str) -> Table:
 
 
 MORE = {"stddev": "noise", "sum_stddev": "noise of sums"}
-"""Standard deviations that stand beside the error of a plan."""
+"""Standard deviations that are shown next to the error of a plan."""
 
 
 def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
@@ -72,7 +72,7 @@ def plan_command(kind: type[Question]) -> Command:
 
     def run(given: Given, epsilon: str, json: bool) -> None:
         budgets: list[dict[str, Any]] = []
-        with clock("planning"):
+        with spinner("planning"):
             for each in epsilon.split(","):
                 chosen = Named({"privacy": {"epsilon": each}}, {("privacy", "epsilon"): "--epsilon"})
                 one = Given([WITHOUT_DATA, *given.layers, chosen], given.main, kind)
@@ -94,7 +94,7 @@ def plan_command(kind: type[Question]) -> Command:
 
 
 def _run_monitor(given: Given, file: str, json: bool) -> None:
-    with clock("sharing out the budget"), given.errors():
+    with spinner("sharing out the budget"), given.errors():
         monitor = given.monitor()
         plan, views = Plan.of(monitor), views_of(monitor)
         answer_views(views, tables_of(monitor, plan.transforms))
@@ -111,12 +111,13 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
         named = [view.name for view in views]
         print(json_text({"monitor": file, "questions": questions, "guarantee": guarantee, "views": named}, 2))
         return
-    table = _table("name", "question", "share", "epsilon", "delta", "error")
+    table = _table("name", "question", "share", "epsilon", "delta", "95% error")
     whole = sum(each["share"] for each in questions.values())
     for name, each in questions.items():
         cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:.12g}", f"{each['delta']:.12g}"]
         unit = monitor.questions[name].info.error_unit
-        cells.append("-" if each["error"] is None else f"{number(each['error'])} {unit}")
+        error = each["accuracy"].get("margin", each["error"])  # the error of counts may be where items are found
+        cells.append("-" if error is None else f"{number(error)} {unit}")
         table.add_row(name, each["question"], *cells)
     together = (
         f"All together are (epsilon = {guarantee['epsilon']:g}, delta = {guarantee['delta']:g})-differentially private "

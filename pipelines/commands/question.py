@@ -11,7 +11,7 @@ from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import options_of
-from privstream.pipelines.terminal import clock, json_text
+from privstream.pipelines.terminal import json_text, spinner
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_FILE = (
@@ -35,7 +35,7 @@ def run_command(kind: type[Question] | None = None) -> Command:
                 loaded("runners.launch.parse_beam_options")(list(beam))
             raise
         with ExitStack() as stack:
-            with given.errors(), clock("checking options and input"):
+            with given.errors(), spinner("checking options and input"):
                 prepare = loaded("run.run.Run").prepare
                 prepared = stack.enter_context(prepare(monitor, beam=beam, workers=workers, dry_run=dry_run))
             with given.errors(running=True):

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from typing import Annotated, Any, Self
 
 from privstream.mechanisms import checks
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -49,7 +49,9 @@ class Model(BaseModel):
         known = [field.alias or name for name, field in cls.model_fields.items()]
         for key in given if isinstance(given, Mapping) else ():
             if key not in known:
-                raise PydanticCustomError("unknown_key", "unknown key{hint}", {"key": key, "hint": meant(key, known)})
+                raise PydanticCustomError(
+                    "unknown_key", "unknown key{hint}", {"key": key, "hint": did_you_mean(key, known)}
+                )
         return given
 
     @classmethod
@@ -61,15 +63,15 @@ class Model(BaseModel):
             raise _broken(error, at) from None
 
 
-def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom: bool = False, **rules: Any) -> Any:
+def option(default: Any, text: str, *, metavar: str = "", name: str = "", advanced: bool = False, **rules: Any) -> Any:
     """Return a field with its description.
 
     Args:
         default: `...` where it must be given.
         name: of the option, where it is another one than the key.
-        seldom: whether only `--help all` shows it.
+        advanced: whether only `--help all` shows it.
     """
-    more: dict[str, Any] = {"metavar": metavar, "name": name, "seldom": seldom}
+    more: dict[str, Any] = {"metavar": metavar, "name": name, "advanced": advanced}
     extra = {key: value for key, value in more.items() if value}
     return Field(default, description=text, json_schema_extra=extra or None, **rules)
 
@@ -111,7 +113,7 @@ def _rule(details: ErrorDetails) -> str:
     if kind in ("missing", "unknown_key") or ", got " in text or (kind == "value_error" and isinstance(value, Mapping)):
         return text
     choices = context.get("expected", context.get("expected_tags", ""))
-    hint = meant(value, re.findall(r"[\w-]+", choices))
+    hint = did_you_mean(value, re.findall(r"[\w-]+", choices))
     return f"{text}, got {shown(value)}{hint}"
 
 
@@ -152,7 +154,7 @@ def seconds(text: str) -> float:
 
 
 def length(text: str) -> str | float:
-    """Return how many seconds a text means, or the text itself if it means so many units of the calendar.
+    """Return how many seconds a text means, or the text itself if it is in units of the calendar.
 
     >>> length("7d"), length("7days"), length("1month")
     (604800.0, '7days', '1month')

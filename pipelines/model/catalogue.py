@@ -27,7 +27,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
 IN_WINDOW = "contributions of one person that count in one window, random ones"
 DOMAIN = "public list of items, a file with one on each line: these are counted, and no others"
-PUBLIC = "public list of items beside those that are discovered: they have a row in every window"
+PUBLIC = "public list of items in addition to those discovered: they have a row in every window"
 UNIT = "what is protected: all that one person does in the whole run, or one event"
 
 
@@ -39,7 +39,7 @@ class AboutItems(Question):
     max_contributions: Count | None = option(None, MOST_RUN)
     max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: no limit of its own, by counts)")
     domain: Items | None = option(None, DOMAIN)
-    public_items: Items | None = option(None, PUBLIC, seldom=True)
+    public_items: Items | None = option(None, PUBLIC, advanced=True)
 
 
 class Counts(AboutItems):
@@ -52,14 +52,16 @@ class Counts(AboutItems):
     max_value: Count | None = option(
         None, "largest value of an event: publishes sums and means of values, too, for half of the budget"
     )
-    min_people: Count = option(1, "fewest people that an item needs to be discovered or published", seldom=True)
-    unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
-    over: Span = option("window", "what a count spans: window, start (all since the start), or such as 7d", seldom=True)
+    min_people: Count = option(1, "fewest people that an item needs to be discovered or published", advanced=True)
+    unit: Literal["person", "event"] = option("person", UNIT, advanced=True)
+    over: Span = option(
+        "window", "what a count spans: window, start (all since the start), or such as 7d", advanced=True
+    )
     top: Count | None = option(None, "view: this number of largest items in each window")
     rising: Count | None = option(
         None, "view: only items that surely rose against this number of windows before (without a number: 1)"
     )
-    at_least: Count | None = option(None, "view: only rows with at least this number", seldom=True)
+    at_least: Count | None = option(None, "view: only rows with at least this number", advanced=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         summary="count the people who have each item, by window, in the last days or since the start; no list of items "
@@ -175,10 +177,10 @@ class Quantiles(Question):
     low: Number = option(..., "least value; smaller ones count as this one")
     high: Number = option(..., "largest value; larger ones count as this one. Choose both by what is possible")
     scale: Literal["linear", "log"] = option("linear", "bins of equal width, or with edges of equal ratios")
-    resolution: Whole = option(1000, "bins between --low and --high, 2 to 65,536", seldom=True)
+    resolution: Whole = option(1000, "bins between --low and --high, 2 to 65,536", advanced=True)
     max_contributions: Count | None = option(None, MOST_RUN)
     max_per_window: Count | None = option(None, IN_WINDOW)
-    unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
+    unit: Literal["person", "event"] = option("person", UNIT, advanced=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",

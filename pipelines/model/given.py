@@ -14,14 +14,14 @@ from privstream.pipelines.command import CommandError, UsageError
 from privstream.pipelines.model.base import Place, WrongKeyError
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 from privstream.pipelines.yaml_file import CoreLoader, Document, at
 
 PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.IGNORECASE)
 """How an address begins that has a password, of whatever scheme: also one that no option takes."""
 
 RIVALS = frozenset({"people", "delta"})
-"""Keys of privacy of which one follows from the other: the last one that is given counts."""
+"""Keys of privacy that follow from each other: the last one that is given counts."""
 
 SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kafka_setting sasl.password=@FILE"
 
@@ -110,7 +110,7 @@ class Given:
         return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made
 
     def _whole(self, place: Place, name: str = "") -> Place:
-        """Return the place of an option of which only the last key is known."""
+        """Return the place of an option whose last key alone is known."""
         if len(place) != 1 or place[0] in Monitor.model_fields:
             return place
         questions = self.content.get("questions", {})
@@ -158,7 +158,7 @@ def assignments(texts: Sequence[str], names: Mapping[str, Place]) -> Named:
             raise UsageError(f"--set must be PATH=VALUE, such as data.time_zone=Europe/Berlin, got {text}")
         place = names.get(path.replace("-", "_")) or tuple(path.split("."))
         if place[0] not in Monitor.model_fields:
-            raise UsageError(f"--set {path}: unknown key{meant(path, [*names, *Monitor.model_fields])}")
+            raise UsageError(f"--set {path}: unknown key{did_you_mean(path, [*names, *Monitor.model_fields])}")
         try:
             read = yaml.load(value, CoreLoader)
         except yaml.YAMLError:

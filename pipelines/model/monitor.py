@@ -35,7 +35,7 @@ from privstream.pipelines.model.base import (
 )
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.question import EVENT, Question, Windows
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class Data(Model):
         None,
         "the SELECT whose rows are the events, where --input is a database: postgresql://user@host:port/database, or a "
         "file of DuckDB (.duckdb, .db)",
-        seldom=True,
+        advanced=True,
     )
     user: Name = option("user", "field with the person")
     item: Columns = option(
         "item", "field with the item, or several: country,page (as in CSV, a name with a comma stands in quotes)"
     )
     time: Name = option("time", "field with the time")
-    value: Name | None = option(None, "field with the number that an event has beside its item (default: value)")
+    value: Name | None = option(None, "field with the number of an event (default: value)")
     time_format: Name | None = option(
         None,
         "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M' (default: ISO 8601)",
@@ -82,51 +82,53 @@ class Data(Model):
         "time zone of times without an offset from UTC, such as Europe/Berlin; --start and --end "
         "without one are by them, too",
     )
-    time_unit: Literal["s", "ms", "us", "ns"] | None = option(None, "unit of times that are plain numbers", seldom=True)
+    time_unit: Literal["s", "ms", "us", "ns"] | None = option(
+        None, "unit of times that are plain numbers", advanced=True
+    )
     where: Name | None = option(
         None, "condition that an event must meet to count, such as 'status >= 500'; public", metavar="CONDITION"
     )
     delimiter: Name | None = option(
         None, "what separates the fields of CSV, one character or the word tab (default: as in the first line)",
-        seldom=True,
+        advanced=True,
     )  # fmt: skip
     decimal: Literal[".", ","] | None = option(
         None, "what stands before decimals in numbers that are text; the other sign may stand between thousands",
-        seldom=True,
+        advanced=True,
     )  # fmt: skip
     quote: Literal["double", "none"] | None = option(
-        None, "what quotes in CSV are: around a field, or text", seldom=True
+        None, "what quotes in CSV are: around a field, or text", advanced=True
     )
     encoding: Name | None = option(
-        None, "encoding of CSV and JSON lines, such as windows-1252 or utf-16 (default: utf-8)", seldom=True
+        None, "encoding of CSV and JSON lines, such as windows-1252 or utf-16 (default: utf-8)", advanced=True
     )
     value_unit: Number | None = option(
-        None, "values are rounded to whole numbers of this unit: 0.01 makes cents of euros (default: 1)", seldom=True
+        None, "values are rounded to whole numbers of this unit: 0.01 makes cents of euros (default: 1)", advanced=True
     )
     null: Annotated[OneOrMore, Field(max_length=1000)] = option(
-        (), "text that stands for no value, such as NA; may be given several times", metavar="TEXT", seldom=True
+        (), "text that stands for no value, such as NA; may be given several times", metavar="TEXT", advanced=True
     )
-    trim: Flag = option(False, "leave out white space around texts", seldom=True)
-    normalize: Flag = option(False, "compose letters and their accents (Unicode NFC)", seldom=True)
-    fold_case: Flag = option(False, "ignore case in items", seldom=True)
+    trim: Flag = option(False, "leave out white space around texts", advanced=True)
+    normalize: Flag = option(False, "compose letters and their accents (Unicode NFC)", advanced=True)
+    fold_case: Flag = option(False, "ignore case in items", advanced=True)
     input_format: Literal["avro", "parquet", "jsonl", "csv", "xlsx"] | None = option(
-        None, "format of the input (default: by the ending of the name)", seldom=True
+        None, "format of the input (default: by the ending of the name)", advanced=True
     )
     watch: Positive | None = option(
         None,
         "poll the input folder for new files at this interval, in seconds, until stopped: --output and --dead-letter "
         "are folders then",
         metavar="SECONDS",
-        seldom=True,
+        advanced=True,
     )
     watermark: Literal["arrival", "marks"] | None = option(
         None, "up to which time watched files are complete: the time of arrival, or that in the name of a file such as "
         "_UNTIL_20300101T120000Z",
-        seldom=True,
+        advanced=True,
     )  # fmt: skip
     kafka_setting: OneOrMore = option(
         (), "setting of librdkafka; write @FILE for a secret value; may be given several times",
-        metavar="NAME=VALUE", seldom=True,
+        metavar="NAME=VALUE", advanced=True,
     )  # fmt: skip
 
     @property
@@ -201,7 +203,7 @@ class Data(Model):
         return ""
 
 
-LEFT_TO_CHANCE = 100  # the deltas of all people add up to 1 in so many
+LEFT_TO_CHANCE = 100  # the deltas of all people add up to one in this number
 LEAST_DELTA = 1e-30
 """Smaller probabilities, unless 0, are lost among the roundings of what is reckoned with them."""
 
@@ -245,22 +247,22 @@ class Output(Model):
         metavar="PATH",
     )
     format: Literal["avro", "parquet", "jsonl", "csv"] | None = option(
-        None, f"format of files in a folder (default: {DEFAULT_FORMAT})", name="output_format", seldom=True
+        None, f"format of files in a folder (default: {DEFAULT_FORMAT})", name="output_format", advanced=True
     )
     send: OneOrMore = option(
         (), "also send the rows to kafka://host:port/topic or postgresql://user@host:port/database/table; "
         "may be given several times",
-        metavar="ADDRESS", seldom=True,
+        metavar="ADDRESS", advanced=True,
     )  # fmt: skip
     notify: str | None = option(
-        None, "post each alert when it begins, as JSON, to https://example.com/path", metavar="URL", seldom=True
+        None, "post each alert when it begins, as JSON, to https://example.com/path", metavar="URL", advanced=True
     )
     wide: Flag = option(
-        False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", seldom=True
+        False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", advanced=True
     )
     overwrite: Flag = option(False, "replace files of rows and guarantees that exist")
     dead_letter: PathText | None = option(
-        None, "file for records that cannot be used, as JSON lines; guard it like the input", seldom=True
+        None, "file for records that cannot be used, as JSON lines; guard it like the input", advanced=True
     )
 
     def check(self) -> None:
@@ -285,10 +287,10 @@ class Account(Model):
         None,
         "file in which each run is written down (default: beside the key file), or none",
         metavar="PATH",
-        seldom=True,
+        advanced=True,
     )
-    dataset: Name = option(DEFAULT_DATASET, "public name of the data whose budget this run spends", seldom=True)
-    run_id: Name | None = option(None, "public name of the run; needed where the input has no end", seldom=True)
+    dataset: Name = option(DEFAULT_DATASET, "public name of the data whose budget this run spends", advanced=True)
+    run_id: Name | None = option(None, "public name of the run; needed where the input has no end", advanced=True)
 
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -431,7 +433,7 @@ class Monitor(Model):
         for name, view in self.views.items():
             for key, source in [("ratio", one) for one in view.ratio or ()] or [("of", view.of or "")]:
                 if source not in known:
-                    rule = f"must be a question or another view, got `{source}`{meant(source, known)}"
+                    rule = f"must be a question or another view, got `{source}`{did_you_mean(source, known)}"
                     raise WrongKeyError(("views", name, key), rule)
         return self
 

@@ -19,7 +19,7 @@ from privstream.pipelines.sources.files import EventFile, opened_events
 from privstream.pipelines.sources.formats import UTF_8, Damage, InputFileError, encoding_of
 from privstream.pipelines.sources.text_lines import REASON, parse_line, read_lines
 from privstream.pipelines.stores import facts_of, reason
-from privstream.pipelines.terminal import meant
+from privstream.pipelines.terminal import did_you_mean
 from privstream.transforms.questions.by_counts import AlertRule
 from privstream.transforms.questions.numbers import LinearQuery
 from privstream.transforms.reading.domain import AS_WRITTEN, Domain, Spelling, listed_item
@@ -117,7 +117,7 @@ def _about_items(kind: type[Read], given: Mapping[str, Any], reading: Reading) -
     """Return a rule or a query, with its items as those of events are read; integers are their decimal texts."""
     names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
     if unknown := [name for name in given if name not in names]:
-        raise ValueError(f"{unknown[0]}: unknown key{meant(unknown[0], names)}")
+        raise ValueError(f"{unknown[0]}: unknown key{did_you_mean(unknown[0], names)}")
     if isinstance(items := given.get("items"), list | tuple):
         texts = [str(one) if type(one) is int else one for one in items]
         given = {**given, "items": reading.spelling.listed(texts)}

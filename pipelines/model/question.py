@@ -29,7 +29,7 @@ EVENT = "event"  # the unit of privacy of one event, no matter whose it is
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionInfo:
-    """What a question is to a user, beside its options."""
+    """What a question is to a user, apart from its options."""
 
     summary: str  # what the command does, in a line of a list
     transform: str  # path of its class in `privstream.transforms`
@@ -108,9 +108,9 @@ class Windows(Model):
         None,
         "length of a budget period, counted from --start: limits, budgets and what is remembered begin again; the "
         "guarantee is then for one such period",
-        seldom=True,
+        advanced=True,
     )
-    allowed_lateness: Seconds = option(0.0, "how long after its end a window still takes late events", seldom=True)
+    allowed_lateness: Seconds = option(0.0, "how long after its end a window still takes late events", advanced=True)
 
     def __init__(self, window: Any = None, **given: Any) -> None:
         super().__init__(**({"window": window} if window is not None else {}) | given)
@@ -132,12 +132,12 @@ class Question(Model):
     """Options that are public lists, or paths of such, and what reads them in `model.public_lists`."""
 
     question: str
-    share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions")
+    share: Positive = option(1.0, "of the budget of a monitor, relative to its other questions")
     user: Name | None = option(None, "field with the person, in place of that of the data")
     item: Columns | None = option(None, "field with the item, or several, in place of that of the data")
     value: Name | None = option(None, "field with the number, in place of that of the data")
     value_unit: Number | None = option(None, "unit of values, in place of that of the data")
-    where: Name | None = option(None, "condition that an event must meet to count, beside that of the data")
+    where: Name | None = option(None, "condition that an event must meet to count, in addition to that of the data")
     windows: Windows | None = option(None, "windows, where they are others than those of the monitor")
 
     @classmethod

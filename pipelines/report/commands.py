@@ -20,7 +20,7 @@ from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report import result as results
 from privstream.pipelines.stores import check_destination, whole_file
-from privstream.pipelines.terminal import clock, printable, say
+from privstream.pipelines.terminal import printable, say, spinner
 
 TITLE = "Differentially private results"
 HOST, PORT = "127.0.0.1", 8080
@@ -61,7 +61,7 @@ def _made(path: str, endings: tuple[str, ...], make: Callable[[], bytes]) -> int
         if not path.lower().endswith(endings):
             raise ValueError(f"--output must end in {' or '.join(endings)}, got {path}")
         check_destination(path)
-        with clock("reading and drawing results"):
+        with spinner("reading and drawing results"):
             content = make()
     except (ValueError, TypeError, OSError) as error:
         raise UsageError(str(error)) from error

@@ -98,7 +98,7 @@ def in_notebook(result: Result) -> str:
 
 
 def _sentence(result: Result, shown: Shown, listed: Sequence[str]) -> str:
-    """Say what is most worth knowing of a result, of which these are the alerts, the newest first.
+    """Say what is most worth knowing of a result, whose alerts are listed, the newest first.
 
     Privacy: post-processing of rows.
     """

@@ -90,7 +90,7 @@ class Result:
     @property
     def accuracy(self) -> str:
         """How accurate the rows are, in a sentence."""
-        return str(self.promise.number("accuracy", "sentence"))
+        return str(self.promise.at("accuracy", "sentence"))
 
     @property
     def explanation(self) -> dict[str, list[str]]:
@@ -136,7 +136,7 @@ def read_result(path: str, *, live: bool = False) -> Result:
         notes.append(f"Files that cannot be read now: {unreadable:,}.")
     if live and os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
         notes.append("Running: more windows may follow.")
-    items = column_names(found.promise.number("parameters").get("item") or "")
+    items = column_names(found.promise.at("parameters").get("item") or "")
     table = (
         pa.concat_tables(tables) if tables else shape_of(with_item_columns(found.row_type, items)).schema.empty_table()
     )
@@ -155,7 +155,7 @@ def results_in(path: str) -> list[str]:
         outputs = list[str]()
         with suppress(*UNREADABLE):  # who reads the path as a result says what is wrong
             if (promise := monitor_promise(path)) is not None:
-                described = [*promise.number("questions").values(), *(promise.maybe("views") or {}).values()]
+                described = [*promise.at("questions").values(), *(promise.maybe("views") or {}).values()]
                 outputs = [each["output"] for each in described if os.path.basename(each["output"]) == each["output"]]
         return [os.path.join(path, output) for output in outputs] or [path]
     found = list[str]()

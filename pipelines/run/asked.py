@@ -33,7 +33,7 @@ READ = "Read"
 """What stages are called that read for all questions."""
 
 RELEASED = ".released.parquet"
-"""What the name of a file with released rows ends in, beside the one with rows that are shown; both are hidden."""
+"""What the name of a file with released rows ends in, next to the one with rows that are shown; both are hidden."""
 
 LEAST_SHARDS = 4
 BYTES_OF_SHARD = 1 << 30
@@ -181,7 +181,7 @@ def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping,
 
 
 def check_usable(data: Data, files: Sequence[EventFile], fields: Readings) -> None:
-    """Refuse a run over files of which it could publish nothing, before it is charged."""
+    """Refuse a run over files without a single usable record, before it is charged."""
     found = unusable(files, fields)
     if not found:
         return

@@ -74,7 +74,13 @@ class Places:
             for check in (check_folder,) if self.unbounded else (output_format, check_destination):
                 check(self.folder, "output")
         for what, path in rows if not (self.unbounded or output.overwrite or dry) else ():
-            check_new(path, what)
+            if monitor.single:
+                check_new(path, what)
+            elif exists(path):
+                rule = (
+                    f"must not have {what} yet, but {path} exists; overwrite: true replaces it, and so does the option"
+                )
+                raise WrongKeyError(("output", "path"), rule)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
         if self.unbounded:
             watched = [] if monitor.data.from_kafka else [("input", split_pattern(monitor.data.input)[0])]
@@ -132,7 +138,7 @@ class Places:
             )
 
     def check_same_views(self, described: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refuse views of which files were published as other ones; a run that starts again has the same."""
+        """Refuse views whose files were published as other ones; a run that starts again has the same."""
         found = Promise.read(self.whole) or Promise("", {})
         for name, each in described.items():
             if found.maybe("views", name, "view") not in (None, json.loads(json.dumps(each["view"]))):

@@ -27,10 +27,10 @@ from privstream.pipelines.model.question import Question
 from privstream.pipelines.sources.fields import FieldMapping
 
 OF_DELTA = 0.9
-"""So much of delta the questions get themselves; the composition of them needs the rest."""
+"""The part of delta that the questions get themselves; composing them needs the rest."""
 
 CLOSE = 0.998
-"""A total that is at least so much of what is allowed is near enough."""
+"""A total that is at least this part of what is allowed is near enough."""
 
 TRIES = 30
 DIGITS = 6

@@ -115,7 +115,7 @@ class Run:
     def prepare(
         cls, monitor: Monitor, *, beam: Sequence[str] = (), workers: int | None = 1, dry_run: bool = False
     ) -> Iterator[Self]:
-        """Give a run of which everything has been checked that can be before it is charged; in the end its files go.
+        """Give a run, checked as far as possible before it is charged; its temporary files are removed in the end.
 
         Without a number of `workers` the size of the input says how many processes share the work.
         """
@@ -324,7 +324,7 @@ class Run:
 
 
 def _check(monitor: Monitor, *, dry: bool) -> None:
-    """Refuse what cannot be about streaming input, and a monitor of which no account is kept by mistake."""
+    """Refuse what streaming input does not allow, and a monitor without an account, unless that is intended."""
     account = monitor.account
     check_name("dataset", account.dataset)
     if account.ledger is None and account.key is None and not monitor.single:

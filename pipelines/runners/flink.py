@@ -1,4 +1,4 @@
-"""What Flink needs beside Beam: its options, whether the cluster suits, and the job that was submitted to it."""
+"""What Flink needs besides Beam: its options, whether the cluster suits, and the job that was submitted to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NUMBERS = (
 
 
 class FlinkJobOptions(PipelineOptions):
-    """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
+    """What the Flink runner takes besides `--flink_master` and `--parallelism`; other runners ignore it."""
 
     @classmethod
     @override

@@ -40,7 +40,7 @@ from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.runners.flink import FlinkJobOptions, prepare_flink, submitted_job
 from privstream.pipelines.stores import reach_stores
-from privstream.pipelines.terminal import clock, printable, unheard
+from privstream.pipelines.terminal import muted_stderr, printable, spinner
 from privstream.transforms.counters import Counters
 from privstream.transforms.reading import elements
 from privstream.transforms.spill import spilled
@@ -170,7 +170,7 @@ def run(
     runner = options.view_as(StandardOptions).runner
     try:
         with (
-            clock(f"running on {runner}") as shown,
+            spinner(f"running on {runner}") as shown,
             _silence(),
             spilled() if runner == LOCAL_RUNNER else nullcontext(),
             submitted_job(options, partial(_tell, shown), ends) as cancel,
@@ -258,7 +258,7 @@ def _silence() -> Iterator[None]:
     """
     logging.disable(logging.CRITICAL)
     try:
-        with unheard():
+        with muted_stderr():
             yield
     finally:
         for name in RUNNER_LOGGERS:

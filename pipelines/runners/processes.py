@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import RunError
-from privstream.pipelines.terminal import unheard
+from privstream.pipelines.terminal import muted_stderr
 from privstream.transforms import spill
 
 BYTES_EACH, MOST = 1 << 26, 256
@@ -52,7 +52,7 @@ def _quiet() -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         sys.modules["__main__"] = ModuleType("__main__")
-        stack.enter_context(unheard())
+        stack.enter_context(muted_stderr())
         resource_tracker.ensure_running()  # of multiprocessing's own; it would unblock what is blocked here
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)

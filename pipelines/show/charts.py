@@ -19,7 +19,7 @@ import vl_convert
 from privstream.mechanisms.views.rules import ALERT, NO_DATA
 from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.show import words
-from privstream.pipelines.show.shown import Shown, ends_of, name_of
+from privstream.pipelines.show.shown import Shown, bounded, ends_of, name_of
 from privstream.pipelines.terminal import one_line
 from privstream.transforms.row_types import ENDED
 
@@ -210,7 +210,7 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
     points = [point for point in points if point.state or point.value is not None]
     if any(point.lower is not None for point in points):
         sure = "the 95% interval of each number" if "lower" in columns else "bounds for all rows at once (95%)"
-        told.insert(0, f"{'Bands' if kind == 'lines' else 'Lines'}: {sure}.")
+        told.insert(0, f"Bands: {sure}." if kind == "lines" else f"Lines: {sure}, where it is wider than the dot.")
     if not points:
         return Chart("dots", shown, "Nothing was published that could be drawn.", (), ())
     sizes = dict[str, float]()
@@ -258,8 +258,8 @@ def points_of(shown: Shown, table: pa.Table) -> list[Point]:
     ends, points = ends_of(shown.number or "", table.column_names) or ("", ""), list[Point]()
     for row in in_micros(table).to_pylist():
         value, lower, upper = (_finite(row.get(name)) for name in (shown.number, *ends))
-        if ends == ("", "") and shown.number == "estimate" and value is not None and row["error_bound"] >= 0:
-            lower, upper = max(0.0, value - row["error_bound"]), value + row["error_bound"]
+        if ends == ("", "") and shown.number == "estimate":
+            lower, upper = bounded(value, row["error_bound"])
         if lower is None or upper is None:  # a lower bound has no interval
             lower = upper = None
         span = row.get("window_start", 0), row.get("window_end", 0)

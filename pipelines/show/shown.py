@@ -113,7 +113,8 @@ class Shown:
             return ""
         if len(self.windows) == 1:
             (end,) = moments([self.last], self.clocks, others=self.windows, ends=True)
-            return f"{span(self.newest, end)}, one window ({self.clocks.zone})"
+            only = "" if self.record["guarantee"].get("horizon") == 1 else ", the only window with rows"
+            return f"{span(self.newest, end)}{only} ({self.clocks.zone})"
         number = words.windows_in_words(len(self.windows), self.record.get("parameters", {}).get("window"))
         seen = "" if self.record["guarantee"].get("horizon") == len(self.windows) else " with rows"
         return f"{'' if self.several else f'{self.newest}, '}the last of {number}{seen} ({self.clocks.zone})"
@@ -144,7 +145,7 @@ class Shown:
                 self.numeric.add(between)
 
     def trends(self, most: int) -> tuple[str, list[str]]:
-        """Draw the numbers of so many last windows beside each row; the name of the column first, empty without one."""
+        """Draw numbers of the last windows, `most` at most, by row; the name of the column first, or an empty one."""
         if self.number is None or len(self.windows) < 2 or self.several:
             return "", []
         last = self.windows[-most:]
@@ -165,6 +166,9 @@ class Shown:
             margin = self.rows["mean_margin"]  # no value is below 0
             least = pc.max_element_wise(pc.subtract(self.rows[name], margin), 0.0, skip_nulls=False)
             return [least.to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
+        if name == "estimate" and "error_bound" in self.rows.column_names:
+            found = map(bounded, self.rows[name].to_pylist(), self.rows["error_bound"].to_pylist())
+            return [[*some] for some in zip(*found, strict=True)]
         ends = ends_of(name, self.rows.column_names)
         return [self.rows[end].to_pylist() for end in ends]
 
@@ -242,6 +246,11 @@ def ends_of(name: str, names: Sequence[str]) -> tuple[str, ...]:
     return own if own[0] in names else plain if name in NUMBERS and plain[0] in names else ()
 
 
+def bounded(estimate: float | None, bound: float) -> tuple[float, float] | tuple[None, None]:
+    """Return the ends of the interval of an estimate with an error bound, which is below 0 for none."""
+    return (None, None) if estimate is None or bound < 0 else (max(0.0, estimate - bound), estimate + bound)
+
+
 def name_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Return what a row is about, but for its window."""
     texts = {name: str(row[name]) for name in keys}
@@ -281,8 +290,12 @@ MEANS = (
     "each, to be found with an even chance."
 )
 FOUND = (
-    "For epsilon {epsilon:g} and delta {delta:g}, of the limits that drop at most {most:.0%}, as far as can be seen, "
-    "the one that retains most in relation to noise:"
+    "For epsilon {epsilon:g} and delta {delta:g}, of the limits that drop at most {most:.0%}{seen}, the one that "
+    "retains most in relation to noise:"
+)
+UNSURE = (
+    "What it drops of all contributions is not known: a few people may have far more. The run says it; where that is "
+    "much, take the next limit, or repeat this with a larger --epsilon."
 )
 
 
@@ -290,21 +303,25 @@ def limits_below(rows: Sequence[LimitShare], monitor: Any) -> Iterator[Any]:
     """Yield what `privstream suggest` shows on a terminal: its rows, and the option on a line of its own."""
     names = ("limit", "people", "retained", "noise", "in one", "in each")
     table = Table(*(Column(name, justify="right") for name in names), box=SIMPLE_HEAD)
+    option, sure = "", False
     for row in rows[:-1]:  # the last one has no limit
         lower, upper = row.kept_lower or 0.0, row.kept_upper or 0.0
         people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
-        share = f"{row.kept:.0%} ({lower:.0%} to {upper:.0%})" if upper - lower <= WIDEST else "not known"
+        known = upper - lower <= WIDEST
+        share = f"{row.kept:.0%} ({lower:.0%} to {upper:.0%})" if known else "not known"
+        option, sure = (row.suggested, known) if row.suggested else (option, sure)
         found = f"{row.found_in_one:,}", f"{row.found_in_all:,}"
         table.add_row(f"{row.limit:,.15g}", people, share, f"{row.stddev:,.3g}", *found)
     if table.row_count:
         yield table
         yield Text(MEANS.format(beyond=f"{rows[-1].people_lower:,} to {rows[-1].people_upper:,}"))
-    if not (option := next((row.suggested for row in rows if row.suggested), "")):
+    if not option:
         yield Text(NOBODY)
         return
     (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
-    yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED))
-    yield Text(option)
+    seen = "" if sure else " of what the people seen in the table have"
+    yield Text(FOUND.format(epsilon=float(question.for_epsilon), delta=delta, most=MOST_DROPPED, seen=seen))
+    yield Text(option if sure else f"{option}\n{UNSURE}")
 
 
 def rounded(value: float, spread: float | None) -> str:

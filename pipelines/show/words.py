@@ -141,6 +141,7 @@ SHARES = {
     "values_clipped": ("events_usable", "of values are beyond --max-value, --low or --high"),
     "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond --max-value"),
     "values_rounded": ("events_read", "of values are rounded to --value-unit"),
+    "records_over_limit": ("records_before_limit", "of records are dropped, as one counts per person, the last one"),
 }
 """Counters that are worth a warning where they are a large share of another one, and what it says."""
 
@@ -157,10 +158,10 @@ DROPPED = {
 """The same of what limits drop, where no share of it is released."""
 
 ACCURACY = {
-    "stddev": "typically within {} {unit}",
-    "sum_stddev": "sums within {}{of}",
+    "stddev": "noise about {} {unit}",
+    "sum_stddev": "of sums {}{of}",
     "error_bound": "all numbers at once within {} {unit} (95%)",
-    "rank_error": "the rank of each is off by at most {} values (95%)",
+    "rank_error": "ranks within {} values (95%)",
     "start_margin": "alerts miss by at most {} {unit} (95%)",
     "selection_error": "no item is missing that leads by more than {} {unit} (95%)",
 }
@@ -204,20 +205,20 @@ class Budget(NamedTuple):
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
         twin = f"what {self.twin} published, with another key or run id, costs again; " if self.twin else ""
-        cost = "a repetition, at no cost; " if self.repeats else twin
-        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
+        cost = "a repetition, free; " if self.repeats else twin
+        dry = "with this one, " * (self.dry and not self.repeats)
+        runs = f"{self.runs:,} runs" if self.runs > 1 else "the only run"
         runs = f"{self.runs:,} of {self.runs + self.silent:,} runs" if self.silent else runs
         unit = re.sub(r", counted from .* UTC", "", unit_in_words(self.unit))  # as the line on privacy says
         who = f", those that protect {unit}" if self.silent else "" if self.unit == PERSON else f", for {unit}"
         of = "" if self.limit is None else f" of {self.limit:g}"
         at = f" at delta {self.delta:.3g}" if self.delta else ""
-        none = "" if of else "; no limit is set"
-        would = "would be " * self.dry
-        return f"{cost}{would}{runs} on {self.dataset!r}{who}: epsilon {self.spent:.3g}{of}{at}{none}"
+        none = "" if of else ", no limit"
+        return f"{cost}{dry}{runs} on {self.dataset!r}{who}: epsilon {self.spent:.3g}{of}{at}{none}"
 
 
 class Summary(NamedTuple):
-    """What a run prints beside its table: lines before it and after it, and why nothing could be used, if so."""
+    """What a run prints besides its table: lines before it and after it, and why nothing could be used, if so."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -250,14 +251,14 @@ def summary(
         "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
         "limits": _together({each.name: limits_in_words(each.record) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
-        "views": f"{', '.join(views)}: at no cost" if views else "",
+        "views": f"{', '.join(views)}: free" if views else "",
         "more": "" if path is None or dry_run else f"privstream explain {path}",
     }
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
 
 
 def _of(asked: Asked, text: str) -> str:
-    """Say of which question a text is."""
+    """Say which question a text is about."""
     return f"{asked.name}: {text}" if asked.name and text else text
 
 
@@ -287,7 +288,7 @@ def _warnings(asked: Asked) -> Iterable[str]:
     if dropped is not None and is_lower_bound(dropped):
         yield (
             f"limits drop {dropped_in_words(dropped)} of contributions, so numbers are lower bounds: raise "
-            "--max-contributions (privstream suggest finds a value)"
+            "--max-contributions (privstream suggest compares values)"
         )
     lost = min(records.read, records.malformed + records.late)
     if records.read and lost >= MUCH * records.read:
@@ -304,7 +305,8 @@ def _warnings(asked: Asked) -> Iterable[str]:
     for name, (of, text) in (SHARES if asked.record.get("limits") else DROPPED | SHARES).items():
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:
-            yield f"{percent(min(1.0, share))} {text} (exact, for you alone: choose no limit by it)"
+            plan = "; privstream plan compares limits" * (name in DROPPED)
+            yield f"{percent(min(1.0, share))} {text} (exact: tell nobody, tune nothing by it{plan})"
     yield from _counted(asked, COUNTED)
 
 
@@ -322,7 +324,7 @@ def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
         steps = guarantee.get("horizon")
         run = "the run" if steps is None or window is None else f"the {windows_in_words(steps, window)}"
         run = run.replace("the 1 ", "one ", 1)
-        period = whose.replace("one person in one window of", "one budget period of", 1)
+        period = whose.partition(", counted from")[0].replace("one person in one window of", "one budget period of", 1)
         whose = f"all that one person does in {period if unit.get('window') is not None else run}"
     return f"epsilon {guarantee['epsilon']:g}{delta}, for {whose}"
 
@@ -347,8 +349,9 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
         window = record.get("parameters", {}).get("window")
         one = windows_in_words(1, window).replace("1 ", "one ", 1)
         last = max((int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_")), default=1)
-        more = f", or {numbers[f'likely_in_{last}']:,} in each," if last > 1 else ""
-        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%)")
+        each = numbers.get(f"likely_in_{last}", found)
+        more = f", or {each:,} every {window_in_words(window)}" if each != found else ""
+        parts.append(f"items are found (95%) from {found:,} {unit} in {one}{more}")
     if parts:
         return "; ".join(parts)
     claim = re.sub(r" \([^()]*\)$", "", str(numbers["sentence"]).split(". ")[0].rstrip("."))
@@ -364,8 +367,8 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
     run, window, dropped = found["max_contributions"], found["max_per_window"], found["dropped"]
     parts = [] if run is None else [f"{run:,} contribution{'s' * (run != 1)} per person"]
     parts += [] if window is None else [f"{window:,} per {'person and ' * (run is None)}window"]
-    told = "what they drop is not known" if dropped is None else f"they drop {dropped_in_words(dropped)}"
-    return f"{', '.join(parts)}; {told}"
+    told = "an unknown share" if dropped is None else dropped_in_words(dropped).removeprefix("about ")
+    return f"{', '.join([*parts, told])} dropped"
 
 
 def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:

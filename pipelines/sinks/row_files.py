@@ -31,7 +31,7 @@ from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.steps import timestamp
 
 COMPLETE = "outputs_complete"
-"""Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
+"""Counter of complete outputs: a run without it has no counters at all."""
 
 CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
@@ -125,7 +125,7 @@ class Shape:
         return (*row[:place], *split_item(row[place], len(self.parts)), *row[place + 1 :])
 
     def split(self, plain: pa.Table) -> pa.Table:
-        """Return a table of the fields with the columns of the item, of which there are several, in place of it."""
+        """Return a table of the fields with the several columns of the item in its place."""
         texts = [split_item(each, len(self.parts)) for each in plain[str(self.item)].to_pylist()]
         columns = dict(zip(plain.column_names, plain.columns, strict=True))
         columns |= {name: pa.array([each[at] for each in texts], pa.string()) for at, name in enumerate(self.parts)}
@@ -389,7 +389,7 @@ def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table],
 
 
 def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
-    """Read the columns that `write_tables` wrote, of which the first one is called `first`.
+    """Read the columns that `write_tables` wrote; the first one is called `first`.
 
     Raises:
         ValueError: there are too many rows; or the last line has no end: the file was cut short.
@@ -461,7 +461,7 @@ def restored(values: Any, kind: pa.DataType, format: str) -> Any:
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "value", "estimate")  # fields with the number of a row; the first that it has is shown
-LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, beside the item
+LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, besides the item
 
 
 def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:

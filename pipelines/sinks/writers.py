@@ -301,7 +301,7 @@ SENT = "rows_sent"  # counter of rows sent, again those that are sent again
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 PATIENCE_SECONDS = 600.0  # a destination may be away; then the run fails, and goes on where it is started again
 ANSWER_SECONDS = 10.0
-TRY_AGAIN = (408, 425, 429)  # answers after which a request may be made again, beside those from 500
+TRY_AGAIN = (408, 425, 429)  # answers after which a request may be made again, besides those from 500
 
 
 class UnreachableError(Exception):

@@ -17,9 +17,9 @@ from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.formats import PLAIN, RawEvents, TextForm, UnfitError, numbered
 from privstream.transforms.reading.fields import column_of
 
-BLOCK_BYTES = 1 << 24  # a block may have so many bytes, decompressed; writers make blocks of 16 KiB to 2 MiB
+BLOCK_BYTES = 1 << 24  # the most that a block may have, decompressed; writers make blocks of 16 KiB to 2 MiB
 GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
-"""So much is decoded at once: blocks of so many bytes together, as they stand in the file, or so many records."""
+"""What is decoded at once: blocks of this many bytes in the file together, or this many records."""
 
 RULE = "is not an Avro file, or is damaged or cut short"
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)
@@ -94,7 +94,7 @@ def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.
     A record within a record of its own type is refused, for it may go deeper than the stack of the decoder and take the
     process down; and items that take no bytes, for they may be without end.
     """
-    if isinstance(kind, list):  # a union, of which each value has a number
+    if isinstance(kind, list):  # a union, whose values have numbers
         kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
         told = [each for each in kinds if pa.types.is_temporal(each) or pa.types.is_decimal(each)]
         if len(kinds) > 1 and told:  # of a number it is not known what it is

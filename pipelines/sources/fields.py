@@ -27,7 +27,7 @@ from privstream.transforms.reading.times import TimeForm, check_form, has_zone, 
 from pyarrow import types
 
 NEEDED = "must be given, such as Europe/Berlin or UTC"
-MOST_NAMES, LONGEST_NAME = 40, 40  # so many names of a header an error lists, if none of them is longer
+MOST_NAMES, LONGEST_NAME = 40, 40  # names of a header that an error lists, if none of them is longer
 NAMES_MAY_BE_DATA = b"names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
 

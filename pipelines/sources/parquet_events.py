@@ -16,7 +16,7 @@ from privstream.pipelines.sources.formats import PLAIN, RawEvents, TextForm, Unf
 from privstream.transforms.reading.fields import cut_by_text, unchecked_text
 
 BATCH_ROWS = 1 << 18
-FEW_ROWS = 128  # so many rows are decoded at once where any of them may be long
+FEW_ROWS = 128  # rows that are decoded at once where any of them may be long
 BATCH_BYTES = 1 << 26
 GROUP_BYTES = 1 << 27  # a row group with less text than this, dictionaries counted once, may be in memory as a whole
 PROBE_BYTES = 1 << 20

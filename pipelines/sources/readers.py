@@ -350,7 +350,7 @@ class FolderPolls:
 
 
 def list_folder(pattern: str) -> list[Seen] | None:
-    """List the files of a folder, or those that a glob matches beside the marks; None if that failed."""
+    """List the files of a folder, or those that a glob matches except the marks; None if that failed."""
     folder, glob = split_pattern(pattern)
     if scheme_of(folder) is None and not os.path.isdir(folder):
         return None

@@ -1,4 +1,4 @@
-"""Reads JSON lines, and other text of which each line is a record.
+"""Reads JSON lines, and other text whose lines are records.
 
 Arrow's own reader of JSON lines ends the process at a line `null` (pyarrow 25.0).
 """

@@ -28,7 +28,7 @@ from privstream.pipelines.sinks.row_files import shape_of, with_item_columns
 from privstream.transforms.row_types import Time
 from typing_extensions import override
 
-GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
+GOOD = "good"  # Beam YAML's name for the output that is not that of `error_handling`
 ACCOUNT = ("key", "run_id")
 _LOGGER = logging.getLogger(__name__)
 

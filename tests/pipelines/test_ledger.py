@@ -259,7 +259,7 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, ca
     assert budget(*setting, "--limit", "3,1e-6") == 2 and Path(ledger.path).read_bytes() == before
     assert budget(*setting, "--limit", "3,1e-6", "--change") == 0
     assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 0
-    assert "all 2 runs on 'shop', for one event: epsilon 1.7 of 3" in capsys.readouterr().err
+    assert "2 runs on 'shop', for one event: epsilon 1.7 of 3" in capsys.readouterr().err
 
 
 def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, capsys, monkeypatch) -> None:

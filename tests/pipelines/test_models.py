@@ -26,7 +26,7 @@ NEEDED: dict[str, str] = {
     "predecessor": "--universe 64 --queries points",
     "queries": "--records 9 --queries linear --domain items",
 }
-"""What some questions need, beside an input and an epsilon."""
+"""What some questions need, besides an input and an epsilon."""
 
 USUAL = "--input events.csv --epsilon 1"
 BAD = {"integer": ("x", "2.5", "0", "-1", str(2**70)), "number": ("x", "nan", "inf"), "duration": ("7x", "")}

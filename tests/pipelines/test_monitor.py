@@ -43,6 +43,8 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", monitor(tmp_path, HEAD + PAGES + LATENCY), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
+    assert main(["plan", monitor(tmp_path, HEAD + PAGES + LATENCY)]) == 0
+    assert f"{round(plan['questions']['pages']['accuracy']['margin']):,} people" in capsys.readouterr().out
     pages, latency = plan["questions"]["pages"], plan["questions"]["latency"]
     assert plan["guarantee"]["epsilon"] == 1 and plan["guarantee"]["delta"] == 1e-6
     assert pages["epsilon"] + latency["epsilon"] > 1 > pages["epsilon"] > latency["epsilon"]

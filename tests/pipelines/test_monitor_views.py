@@ -362,7 +362,7 @@ def test_a_run_refuses_views_before_it_spends_anything(tmp_path, monkeypatch, ca
     assert "line 7: views.sums.over: must be a multiple of window" in capsys.readouterr().err
     (tmp_path / "out" / "lands.csv").write_text("mine")
     assert ran(tmp_path, RUN) == 2
-    assert "the rows of lands must be a new file, but out/lands.csv exists" in capsys.readouterr().err
+    assert "output.path: must not have the rows of lands yet, but out/lands.csv exists" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.ledger.jsonl")) and (tmp_path / "out" / "lands.csv").read_text() == "mine"
 
 

@@ -70,7 +70,7 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
     [
         ("{", "asked.jsonl: line must be one JSON object"),
         ('{"low": 1, "high": 2, "width": 3}', "asked.jsonl: width: unknown key"),
-        ('{"low": 1, "high": true}', "asked.jsonl: high must be a whole number, got True"),
+        ('{"low": 1, "high": true}', "asked.jsonl: high must be a valid integer, got True"),
         ('{"low": 9, "high": 2}', "queries: high must be >= 9, got 2"),
     ],
 )

@@ -43,9 +43,9 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
     windows = city(12_000, WINDOWS, 3, trends=0)
     took = {window.end: window.events["milliseconds"].to_numpy() for window in windows}
     assert [row.quantile for row in rows[0]] == [0.1, 0.5, 0.9] * WINDOWS
-    for row in rows[0]:  # few people have two values in a window, of which one counts
+    for row in rows[0]:  # of two values of a person in a window one counts: a fifth is dropped
         true = np.quantile(took[row.window_end.micros], row.quantile, method="inverted_cdf")
-        assert row.lower * 0.97 <= true <= row.upper * 1.03
+        assert row.lower * 0.95 <= true <= row.upper * 1.05
         assert abs(np.log(row.value / true)) < 0.1
     capsys.readouterr()
     promise = json.loads((tmp_path / "csv.jsonl.guarantee.json").read_text())

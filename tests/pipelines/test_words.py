@@ -1,4 +1,4 @@
-"""What a run prints beside its rows: numbers that are said are true, there are few of them, and one warning first."""
+"""What a run prints besides its rows: numbers that are said are true, there are few of them, and one warning first."""
 
 import json
 import re
@@ -9,10 +9,12 @@ import pytest
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_record
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines import cli
-from privstream.pipelines.model.catalogue import QUESTIONS
+from privstream.pipelines.model.catalogue import QUESTIONS, Suggest
+from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.report.result import regime_in_words
 from privstream.pipelines.show import shown, words
 from privstream.pipelines.show.words import Asked, Budget, summary
+from privstream.transforms.row_types import LimitShare
 
 WEEK = 7 * 86_400.0
 ONE = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=1e-6, horizon=13)
@@ -51,15 +53,9 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     assert before == ["53,062 of 53,078 rows used (16 malformed: --dead-letter FILE keeps them)"]
     assert [line.split()[0] for line in after] == ["privacy", "accuracy", "limits", "budget", "more"]
     text = " ".join(after)
-    numbers = ("epsilon 1, delta 1e-06", "13 weeks", "160 people in one week", "40 in each", "3% (1% to 5%)")
-    for number in (
-        *numbers,
-        "within 12 people",
-        "60 contributions",
-        "4 runs",
-        "2.1 of 4 at delta 1e-05",
-        "week.parquet",
-    ):
+    numbers = ("epsilon 1, delta 1e-06", "13 weeks", "160 people in one week", "40 every week", "3% (1% to 5%)")
+    numbers += ("noise about 12 people", "60 contributions", "4 runs", "2.1 of 4 at delta 1e-05", "week.parquet")
+    for number in numbers:
         assert text.count(number) == 1, number
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
 
@@ -86,6 +82,7 @@ def test_a_budget_says_for_whom_it_is_and_which_runs_it_adds_up() -> None:
         (counters(100, values_clipped=5), "--max-value"),
         (counters(100, values_clipped=2, sums_over_limit=5, sums_before_limit=100), "5% of the sum .*--max-value"),
         (counters(100, values_rounded=5), "--value-unit"),
+        (counters(100, records_over_limit=68, records_before_limit=100), "68% of records .* one counts per person"),
         (counters(100, records_of_many_lines=1), "--quote"),
         (counters(100, queries_refused=1), "--epsilon"),
     ],
@@ -95,6 +92,19 @@ def test_there_is_a_warning_with_the_option_that_mends_it(counted: dict[str, int
     assert len(before) == 1 + (option is not None) and not any(words.WARNING in line for line in after)
     if option is not None:
         assert before[0].startswith(words.WARNING) and re.search(option, before[0])
+
+
+def test_two_numbers_of_items_that_are_found_are_said_where_they_differ() -> None:
+    assert " every " not in words.accuracy_in_words(record(accuracy=FOUND | {"likely_in_13": 160}))
+
+
+def test_an_option_of_suggest_says_where_its_share_is_not_known() -> None:
+    for least, unsure in ((0.0, True), (0.8, False)):
+        rows = [LimitShare(24.0, 32.0, 90, 60, 120, 0.91, least, 0.95, 28.6, 172, 89, "--max-contributions 32")]
+        rows.append(LimitShare(32.0, None, 0, 0, 60, None, None, None, None, None, None, ""))
+        monitor = Monitor.of(Suggest(), data={"input": "a.csv"}, privacy={"epsilon": 0.05, "delta": 1e-6})
+        texts = [str(text) for text in shown.limits_below(rows, monitor)]
+        assert texts[-1].startswith("--max-contributions 32") and ("not known" in texts[-1]) == unsure
 
 
 def test_counts_say_nothing_exact_of_what_limits_drop() -> None:

@@ -209,7 +209,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
+        ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file, got rules.jsonl"),
         ("SetCardinality", {"start": None}, "start must be given"),
         ("SetCardinality", {"period": 30}, "no option `period`"),
     ],

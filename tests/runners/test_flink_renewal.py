@@ -1,6 +1,6 @@
 """Ten renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one.
 
-Beside them two longer periods of items that stay found, in the middle of which the job is suspended: the last windows,
+Besides them two longer periods of items that stay found, in the middle of which the job is suspended: the last windows,
 what smoothing remembers, and the names go through the savepoint, and are carried into the next period. And a run with a
 list of different people, who are remembered across the savepoint.
 """

@@ -51,4 +51,4 @@ def test_sets_say_how_much_was_left_out():
 
 def test_queries_say_how_much_was_left_out():
     told = counted(example("queries"), as_rows([("p", "1", 0), ("p", "1", 0), ("p", "2", 0), ("q", "3", 0)]))
-    assert (told["items_before_limit"], told["items_over_limit"]) == (3, 1)
+    assert (told["records_before_limit"], told["records_over_limit"]) == (3, 1)

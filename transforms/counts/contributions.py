@@ -183,7 +183,7 @@ class CountContributions(StepFn, state="count_contributions"):
         """Choose what counts of all that people have in some steps, given what they have used before these.
 
         Each contribution has a random number of its own. Of a person those with the least numbers count: in a step, if
-        there is a limit of it, and of these so many as are left of the limit of the run.
+        there is a limit of it, and of these as many as the limit of the run has left.
         """
         starts = np.cumsum([0, *(len(each.users) for each in held.values())])
         users = np.concatenate([each.users for each in held.values()])

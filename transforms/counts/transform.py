@@ -71,7 +71,7 @@ class PublishCounts(StepFn, state="publish_counts"):
     mechanism: Any  # counts keys by their numbers
     key_shards: int
     domain: Domain | None  # the public list of keys, which are then positions in it
-    always: Names | None  # keys that are published in every window, beside those that are found
+    always: Names | None  # keys that are published in every window, in addition to those found
     released_type: Any  # whose columns tables have
     ended: bool  # whether tables come with step and shard, and rows count as published; else `ShowCounts` follows
     rows_published = Metrics.counter("privstream", "counts_published")

@@ -1,4 +1,4 @@
-"""Events by window and shard of people, and what counts of them: of what one person sends, so much as limits allow."""
+"""Events by window and shard of people, and what counts of them: of what one person sends, as much as limits allow."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ class SplitEvents(beam.DoFn):
 
     What lies outside of the public steps, or has no code, is counted and dropped. People and items become keyed
     64-bit hashes, or, with `positions`, items become their codes in `domain`; texts of items go along.
-    Users that are numbers stay these. Values are clipped to 0 and `max_value`, without which they are not read, and
-    those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
+    Users that are numbers are kept as they are. Values are clipped to 0 and `max_value`, without which they are not
+    read, and those that were outside are counted. Where no user is read, the item stands for it, and shards are of
+    items.
 
     Args:
         domain: has the `codes` of events, -1 for those that do not count: see `Domain`; None if all do.

@@ -225,7 +225,7 @@ class PrivateQueries(QueriesParameters, DataSetTransform):  # noqa: D101 - its d
         rows = last_of_each(events.users, events.items, events.times)
         order = np.lexsort((events.items, events.users))
         records = int(first_of_run(events.users[order], events.items[order]).sum())
-        count_dropped("items", records, records - len(rows))
+        count_dropped("records", records, records - len(rows))
         return np.bincount(events.items[rows].astype(np.int64), minlength=self.cells)
 
     @override
@@ -240,7 +240,8 @@ class PrivateQueries(QueriesParameters, DataSetTransform):  # noqa: D101 - its d
             learnt, answers = made.step(learnt, LinearQueries(counts, table), self.noise)
             for value, measured in zip(answers.values.tolist(), answers.measured.tolist(), strict=True):
                 left -= measured
-                rows.append(self._row(len(rows), value, "measured" if measured else "hypothesis", left))
+                source = "measured" if measured else "guess" if left == made.max_updates else "hypothesis"
+                rows.append(self._row(len(rows), value, source, left))
         law, refused = np.exp(learnt.log_law), range(len(rows), len(self.queries))
         rows += [
             self._row(number, made.records * float(law[list(self.positions[number])].sum()), REFUSED, 0)

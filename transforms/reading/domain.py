@@ -74,7 +74,7 @@ def split_item(text: str, columns: int) -> tuple[str, ...]:
     """Return the columns of an item from the text that `join_item` made.
 
     Raises:
-        ValueError: it did not make it of so many.
+        ValueError: it did not make it from that many columns.
     """
     parts = tuple(quoted.replace('""', '"') or plain for quoted, plain in _PARTS.findall(text))
     if len(parts) != columns or join_item(parts) != text:
@@ -107,7 +107,7 @@ class Spelling:
     """How texts are read.
 
     Attributes:
-        null: texts that stand for no value, beside the empty one.
+        null: texts that stand for no value, in addition to the empty one.
         trim: whether white space around text is dropped.
         normalize: whether Unicode is composed (NFC), so that an accent within a letter and one behind it are the same.
         fold_case: whether items are the same in large and small letters.

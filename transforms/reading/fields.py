@@ -32,7 +32,7 @@ class EventFields:
         user: TEXT for a person, NUMBER for a point, or UNREAD.
         item: whether the item is read.
         timed: whether an event needs a time; if not, one without a time counts as of 1970.
-        value: NUMBER for a finite number that an event has beside its item, WHOLE for a whole one, OPTIONAL for one
+        value: NUMBER for a finite number besides the item, WHOLE for a whole one, OPTIONAL for one
             that may be missing, which is NaN then, or UNREAD.
     """
 

@@ -219,7 +219,9 @@ class _Compiler:
             case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as among], comparators=[right]):
                 return self._among(left, right, inverted=isinstance(among, ast.NotIn))
         if any(type(each) not in COMPARISONS for each in node.ops):
-            self.refuse(node, "is takes a field and null; is and in must be in brackets beside other comparisons")
+            self.refuse(
+                node, "is takes a field and null; is and in must be in brackets when combined with other comparisons"
+            )
         sides = [node.left, *node.comparators]
         runs = [self._pair(*each) for each in zip(sides, node.ops, node.comparators, strict=False)]
         return lambda columns: reduce(pc.and_kleene, (run(columns) for run in runs))

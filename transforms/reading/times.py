@@ -35,7 +35,7 @@ from privstream.transforms.timing.steps import LAST_YEAR, read_zone
 
 SECONDS = int((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
 SCAN = 12 * 3600
-"""No zone has changed its clocks twice within so many seconds since 1970."""
+"""No zone has changed its clocks twice within this number of seconds since 1970."""
 
 DIRECTIVES = "aAbBdfHIjmMpSyYz%"
 """What a form of times may have of `strptime`'s directives: the others depend on the place, or name no time."""
@@ -199,7 +199,7 @@ class TimeForm:
 
     Attributes:
         unit: of numbers: s, ms, us or ns; None if there must be none.
-        form: of text, as `strptime` reads it; None for ISO 8601, beside which there may be numbers as text.
+        form: of text, as `strptime` reads it; None for ISO 8601, or numbers as text.
         zone: of times that do not say how far they are from UTC; None if there must be none.
     """
 

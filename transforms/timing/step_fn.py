@@ -193,7 +193,7 @@ class StepFn(beam.DoFn, ABC):
         return min((handled + 1) // block * block + block - 1, self._last)
 
     def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:
-        """Return the last step of an unbounded clock of which the input has ended, given all records that wait."""
+        """Return the last step of an unbounded clock whose input is complete, given all records that wait."""
         return self.block_end(len(self._blocks) - 1, progress.handled)
 
     def keep(self, element: Keyed, cells: Cells) -> None:

@@ -23,13 +23,13 @@ Seconds = float
 """A duration in seconds."""
 
 Length = float | str
-"""Of a window: seconds, or so many days, weeks, months or years of a calendar: see `Calendar`."""
+"""Of a window: seconds, or a number of days, weeks, months or years of a calendar: see `Calendar`."""
 
 Moment = float
 """A point in time: seconds since 1970 UTC."""
 
 Span = str | float
-"""What a count is about: a "window", all since the "start", or so many seconds, or units of a calendar."""
+"""What a count is about: a "window", all since the "start", or a number of seconds or of units of a calendar."""
 
 MICROS = 1_000_000
 MILLISECOND = 1_000  # the finest step of event time on every runner
@@ -182,7 +182,7 @@ class Calendar(NamedTuple):
 
 
 class WindowOptions(TypedDict, total=False):
-    """What every transform that watches windows takes beside its own arguments; types and defaults: `Steps.of`.
+    """What every transform that watches windows takes besides its own arguments; types and defaults: `Steps.of`.
 
     Args:
         window: length in seconds, or text of a calendar from `start` on, such as "1month Europe/Berlin"; else in UTC.
@@ -366,7 +366,7 @@ class Steps:
         return self.size if self.calendar is None else int(np.gcd.reduce(np.diff(self.starts)))
 
     def starting(self, moments: Any) -> Any:
-        """Return the last step that starts until a moment, or until each of some, in microseconds since 1970."""
+        """Return the last step that starts at or before a moment, or each of several, in microseconds since 1970."""
         if self.calendar is None:
             return (moments - self.origin) // self.size
         found = np.searchsorted(self.starts, moments, side="right") - 1
@@ -418,7 +418,7 @@ class Steps:
 def windows_in(over: Span, steps: Steps) -> str | int:
     """Return "window", "start", or the number of windows that a duration has; one alone is a "window".
 
-    It is in seconds or, with windows of a calendar, also so many units of it.
+    It is in seconds or, with windows of a calendar, also in units of it.
     """
     if over in ("window", "start"):
         return str(over)
@@ -456,10 +456,9 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
     """
     if steps.renewal is None:
         return guarantee
-    start = steps.bounds_micros(steps.first)[0]
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
     length = in_words(steps.renewal * steps.size) if steps.renews is None else str(steps.renews)
-    limits.append(f"All limits and budgets begin again every {length}, counted from {iso(start)}.")
+    limits.append(f"All limits and budgets begin again every {length}.")
     unit = guarantee.unit
     if unit == PERSON:
         unit = steps.person_in_period
