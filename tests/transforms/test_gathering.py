@@ -180,7 +180,7 @@ def test_points_are_numbers():
         assert [row["user"] for row in rows] == wanted
         assert len(letters) == len(column) - len(wanted)
     (letter,) = gather([pa.record_batch({"user": [5.5], "item": ["in"], "time": [1]})], user=NUMBER)[1]
-    assert letter.reason == "user must be text or an integer, got double"
+    assert letter.reason == "user, the point, must be a whole number between -2**60 and 2**60"
 
 
 def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
