@@ -258,7 +258,10 @@ def with_a_bad_cell(data):
     book, made = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
     with zipfile.ZipFile(made, "w") as packed:
         for name in book.namelist():
-            packed.writestr(name, re.sub(rb"<v>\d+(</v></c></row></sheetData>)", rb"<v>x\1", book.read(name)))
+            bad = re.sub(
+                rb'"inlineStr"><is><t>[^<]*</t></is>(</c></row></sheetData>)', rb'"n"><v>x</v>\1', book.read(name)
+            )
+            packed.writestr(name, bad)
     return made.getvalue()
 
 
