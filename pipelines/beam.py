@@ -64,7 +64,7 @@ class Private(beam.PTransform[Any, Any]):
         self.transform = info.transform_class(**plan.given[paid.name], noise=noise).with_fields(
             user=named.user or "user",
             item=named.several or named.item or "item",
-            time=named.time,
+            time=named.time or None,
             value=named.value or "value",
             time_unit=named.time_unit,
             time_zone=named.time_zone,

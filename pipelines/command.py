@@ -90,12 +90,26 @@ class Help(argparse.Action):
         parser.exit()
 
 
+class Once(argparse.Action):
+    """Takes the value of an option that is given once: of two, one would not be seen."""
+
+    is_given = False
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if self.is_given and option is not None:
+            parser.error(f"{option} must not be given twice")
+        self.is_given = True
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """Takes options by their full names only, with dashes or underscores, and reports a mistake in one line."""
 
     def __init__(self, **given: Any) -> None:
         page = partial(HelpPage, max_help_position=28)
         super().__init__(**{"allow_abbrev": False, "formatter_class": page, **given, "add_help": False})
+        self.register("action", None, Once)
         self.add_argument(
             "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,
             help="print this page, or with `all` every option",

@@ -4,7 +4,7 @@ A new question has one entry in `EXAMPLES`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 FILES = "--input events.jsonl --output rows.jsonl"
@@ -45,6 +45,16 @@ def options(word: str, key: str = KEY) -> str:
 def run_line(word: str) -> str:
     """Return the command line of a run that is taken."""
     return f"{word} {options(word)}"
+
+
+def overridden(words: Sequence[str]) -> list[str]:
+    """Return a command line without options, each with a value, that are given again later."""
+    names = [word.partition("=")[0].replace("_", "-") for word in words]
+    again = [
+        name.startswith("--") and name != "--set" and name in names[place + 1 :] for place, name in enumerate(names)
+    ]
+    values = [place and again[place - 1] and "=" not in words[place - 1] for place in range(len(words))]
+    return [word for word, *drop in zip(words, again, values, strict=True) if not any(drop)]
 
 
 def write_folder(folder: Path, event: Mapping[str, object] | None = None) -> Path:

@@ -21,7 +21,7 @@ from privstream.pipelines.model.base import (
     no_truth,
     option,
 )
-from privstream.pipelines.model.question import Question, QuestionInfo
+from privstream.pipelines.model.question import POINT, Question, QuestionInfo
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
@@ -330,7 +330,7 @@ class Points(Question):
 
 
 ABOUT_POINTS: dict[str, Any] = {
-    "user": "point, a whole number",
+    "user": POINT,
     "item": "action",
     "error_unit": "points",
     "protected": "one event, which is one update of a point",
@@ -411,7 +411,7 @@ class Queries(Question):
 queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}
 The answer is the number of people who have one of the items. Queries and the domain are public.
-Each person counts with one item, the last one.
+Each person counts with one item, with --time the last one.
 """,
     )
 

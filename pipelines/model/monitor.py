@@ -34,7 +34,7 @@ from privstream.pipelines.model.base import (
     option,
 )
 from privstream.pipelines.model.catalogue import MODELS
-from privstream.pipelines.model.question import EVENT, Question, Windows
+from privstream.pipelines.model.question import EVENT, POINT, Question, Windows
 from privstream.pipelines.terminal import did_you_mean
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
@@ -172,7 +172,7 @@ class Data(Model):
 
     def fields(self, question: Question) -> FieldMapping:
         """Return what a question reads of an event."""
-        from privstream.pipelines.sources.fields import FieldMapping  # noqa: PLC0415 - late: it takes a second
+        from privstream.pipelines.sources.fields import FieldMapping, PointMapping  # noqa: PLC0415 - late: takes a second
 
         info = question.info
         reads_item = info.item and (not info.items_with or question.gives(*info.items_with))
@@ -181,10 +181,10 @@ class Data(Model):
         forms["delimiter"] = "\t" if self.delimiter == "tab" else self.delimiter
         unit = question.value_unit if question.value_unit is not None else self.value_unit
         conditions = [one for one in (self.where, question.where) if one is not None]
-        return FieldMapping(
+        return (PointMapping if info.user == POINT else FieldMapping)(
             user="" if not info.user or getattr(question, "unit", "") == EVENT else question.user or self.user,
             item=(question.item or self.item) if reads_item else "",
-            time=self.time,
+            time=self.time if info.has_windows or "time" in self.model_fields_set else "",
             value=self._value(question),
             whole=info.whole_values,
             value_unit=1.0 if unit is None else unit,

@@ -24,6 +24,7 @@ from privstream.pipelines.model.base import (
 
 TRANSFORMS = "privstream.transforms"
 METHOD = "method"
+POINT = "point, a whole number"  # what the field with the user may be
 EVENT = "event"  # the unit of privacy of one event, no matter whose it is
 
 

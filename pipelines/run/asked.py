@@ -186,11 +186,9 @@ def check_usable(data: Data, files: Sequence[EventFile], fields: Readings) -> No
     if not found:
         return
     first = fields.questions[0][1]
-    wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
-    named = [f"--{name} {field}" for name in sorted(wanted) if (field := getattr(first, name))]
-    reasons = words.listed({words.fault(code, data.time_format): number for code, number in found.items()})
-    read = f" ({', '.join(named)} is read)" if named else ""
+    named = {name: f"--{name} {getattr(first, name)}" for name in ("user", "item", "time", "value")}
+    reasons = words.listed({words.fault(code, data.time_format, named): number for code, number in found.items()})
     raise ValueError(
-        f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "
+        f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}; "
         "nothing was published or spent"
     )

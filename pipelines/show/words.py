@@ -41,7 +41,7 @@ FAULTS = {
     "where_finite": ("with a number that is not finite in the condition", "--where"),
     "where_encoding": ("with a condition's field that is not in the encoding of the file", "--encoding"),
     "where_long": ("with a condition's field that is too long", "--where"),
-    "point_type": ("with a point that is not a whole number", "--item"),
+    "point_type": ("with a point that is not a whole number", "--user"),
     "malformed_cell": ("with an error in a cell", "--dead-letter"),
     "malformed_line": ("in lines that break the rules of their format", "--input-format"),
     "long_line": ("in lines that are too long", "--input-format"),
@@ -50,8 +50,8 @@ FAULTS = {
 }
 """Why a row is malformed, by how the name of its counter ends; and the option that mends or shows it."""
 
-MALFORMED, AFTER_READING = "events_malformed_", "point_type"
-"""Counters of malformed rows; and the one whose rows have been counted as read."""
+MALFORMED = "events_malformed_"
+"""How counters of malformed rows begin."""
 
 OUTSIDE = {
     "events_outside_run": "outside of --start to --end",
@@ -86,7 +86,7 @@ class Records(NamedTuple):
     def of(cls, counters: Mapping[str, int]) -> Records:
         """Take the counters of one question apart."""
         faults = {name.removeprefix(MALFORMED): n for name, n in counters.items() if name.startswith(MALFORMED) and n}
-        read = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
+        read = counters.get("events_read", 0) + sum(faults.values())
         malformed, late = counters.get("events_malformed", 0), counters.get("events_late", 0)
         used = max(0, counters.get("events_usable", 0) - late)  # an event may be late for several windows
         others = {"events_late": "late", **OUTSIDE, **UNUSED}
@@ -96,7 +96,7 @@ class Records(NamedTuple):
     def in_words(self, dead_letter: str | None = None) -> str:
         """Say how many rows were used, and what became of the others."""
         kept = f"see {dead_letter}" if dead_letter else "--dead-letter FILE keeps them"
-        parts = [f"{self.malformed:,} malformed: {kept}"] if self.malformed else []
+        parts = [f"{self.malformed:,} unusable: {kept}"] if self.malformed else []
         parts += [f"{count:,} {what}" for what, count in [*self.rest.items()][:SEVERAL]]
         rest = f" ({'; '.join(parts)})" if parts else ""
         return f"{self.used:,} of {self.read:,} rows used{rest}"
@@ -106,12 +106,14 @@ class Records(NamedTuple):
         return listed({fault(code, time_format): number for code, number in self.faults.items()} | {**self.rest})
 
 
-def fault(code: str, time_format: str | None = None) -> str:
-    """Say what is wrong with rows, and which option is about it."""
+def fault(code: str, time_format: str | None = None, named: Mapping[str, str] = {}) -> str:
+    """Say what is wrong with rows, and which option is about it, and how fields are `named` by theirs."""
     what, option = FAULTS.get(code, (f"refused as {code.replace('_', ' ')}", "--dead-letter"))
     if code == "time_syntax" and time_format is not None:
         what = f"with a time that is not of the form {time_format}"
-    return f"{what} ({option})"
+    field = named.get(code.partition("_")[0], option)
+    options = [option] * (option != field.partition(" ")[0]) + [field]
+    return f"{what} ({', '.join(options)})"
 
 
 def listed(found: Mapping[str, int]) -> str:
@@ -301,7 +303,8 @@ def _warnings(asked: Asked) -> Iterable[str]:
     for name, text in OUTSIDE.items():
         share = counters.get(name, 0) / max(records.read, 1)
         if share >= MOST and not (name == "events_outside_domain" and "rules" in parameters):
-            yield f"{percent(share)} of rows are {text}: is that intended?"
+            read = f"; lists are read in {encoding}" if (encoding := parameters.get("encoding")) else ""
+            yield f"{percent(share)} of rows are {text}: is that intended{read}?"
     for name, (of, text) in (SHARES if asked.record.get("limits") else DROPPED | SHARES).items():
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:

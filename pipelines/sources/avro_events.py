@@ -129,8 +129,8 @@ def schema(stream: BinaryIO, form: TextForm = PLAIN) -> pa.Schema:
 
 
 def check(stream: BinaryIO, form: TextForm = PLAIN) -> None:
-    """Refuse a file with a block that is cut short, or cannot be decompressed."""
-    for _ in _blocks(stream)[1]:
+    """Refuse a file with a block or a record that cannot be decoded."""
+    for _ in read(stream, form.names):
         pass
 
 

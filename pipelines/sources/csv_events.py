@@ -134,7 +134,9 @@ def _blocks(pieces: Iterator[bytes], form: TextForm) -> Iterator[tuple[Records, 
             continue
         feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
         ends = np.ones(len(feeds), np.bool_)
+        is_open = False
         for each in header.quoted.finditer(text):
+            is_open = each.end() == len(text)
             if b"\n" in each[0]:
                 ends[slice(*np.searchsorted(feeds, each.span()))] = False
         lasts = np.flatnonzero(ends) + 1  # the line of the block that a record ends with
@@ -156,7 +158,7 @@ def _blocks(pieces: Iterator[bytes], form: TextForm) -> Iterator[tuple[Records, 
             raise UnfitError(NOT_CLOSED.format(line))
         if len(text) > MAX_RECORD_BYTES:
             rule = f"a record must be at most {MAX_RECORD_BYTES >> 20} MiB, and that on line {line} is not"
-            raise UnfitError(f"{rule}: perhaps {NOT_CLOSED.format(line)}")
+            raise UnfitError(f"{rule}: perhaps {NOT_CLOSED.format(line)}" if is_open else rule)
 
 
 def _table(

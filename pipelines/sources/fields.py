@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 from privstream.mechanisms.checks import positive
@@ -63,6 +64,7 @@ class FieldMapping:
     delimiter: str | None = None
     quote: str = "double"
     where: str | None = None
+    user_kind: ClassVar[str] = TEXT
 
     def __post_init__(self) -> None:
         named = [name for name in (self.user, *self.form.item, self.time, self.value) if name]
@@ -87,7 +89,8 @@ class FieldMapping:
     def reads(self) -> EventFields:
         """What is read of an event."""
         number = (OPTIONAL if self.whole else NUMBER) if self.value else UNREAD
-        return EventFields(user=TEXT if self.user else UNREAD, item=bool(self.item), value=number)
+        user = self.user_kind if self.user else UNREAD
+        return EventFields(user=user, item=bool(self.item), timed=bool(self.time), value=number)
 
     @cached_property
     def form(self) -> FieldNames:
@@ -109,10 +112,14 @@ class FieldMapping:
         return self.form.item if len(self.form.item) > 1 else ()
 
     @cached_property
+    def contents(self) -> dict[str, str]:
+        """What the fields to be read contain, by their names."""
+        return {name: content for content, those in self.form.read(self.reads).items() for name in those if name}
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The fields to be read from a file."""
-        read = [name for those in self.form.read(self.reads).values() for name in those]
-        return tuple(dict.fromkeys([*read, *(self.form.where.kinds if self.form.where else ())]))
+        return tuple(dict.fromkeys([*self.contents, *(self.form.where.kinds if self.form.where else ())]))
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types, as its producer states them, can be used.
@@ -120,10 +127,11 @@ class FieldMapping:
         Raises:
             ValueError, TypeError: naming the option or the field, the file and what it has.
         """
-        contents = {name: content for content, those in self.form.read(self.reads).items() for name in those}
+        contents = self.contents
         if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not set(schema.names) & set(contents):
+            least = len(contents) if self.time else MOST_NAMES + 1
             rule = f"must be a header with the fields {', '.join(contents)} (or those named by --user and so on)"
-            raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, len(contents))}")
+            raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, least)}")
         for name, content in contents.items():
             column = _empty(name, f"--{content}", schema, source)
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
@@ -144,6 +152,12 @@ class FieldMapping:
             except BrokenRuleError:
                 given, wanted = str(column.type).partition("<")[0], kind or "a plain value"
                 raise TypeError(f"--where reads field `{name}` of {source} as {wanted}, got {given}") from None
+
+
+class PointMapping(FieldMapping):
+    """Where the user is a point."""
+
+    user_kind = NUMBER
 
 
 @dataclass(frozen=True)
@@ -193,7 +207,7 @@ def _empty(name: str, option: str, schema: pa.Schema, source: str) -> pa.Array:
 def _listed(schema: pa.Schema, least: int = 0) -> str:
     """Return the names of fields; their number where they may be those of an event, which has a time and so digits.
 
-    A line that has fewer fields than are asked for, `least`, may be a part of an event.
+    A line that has fewer fields than are asked for, `least`, may be a part of an event, or one without a time.
     """
     names = schema.names
     plain = all(len(name) <= LONGEST_NAME and not re.search(r"\d", name) for name in names)

@@ -236,7 +236,7 @@ def is_for(batch: pa.RecordBatch, name: str) -> bool:
 def unusable(files: Sequence[EventFile], fields: Readings) -> Counter[str]:
     """Return why the first records cannot be used, by the codes of counters; nothing if one of them can.
 
-    Each file of this machine is looked through, as far as that needs no decoding of its records.
+    Each file of this machine is looked through: all but Parquet, of which no page is decoded, to its end.
 
     Raises:
         InputFileError, ValueError, TypeError: a file cannot be read; names the file, the option or the field.

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
 from privstream.pipelines.sources.formats import PLAIN, Damage, RawEvents, TextForm, UnfitError, numbered
 from privstream.pipelines.stores import imported
 from privstream.transforms.reading.fields import column_of, describe_row
@@ -21,14 +22,17 @@ RULE = "must be a workbook of Excel (.xlsx), without a password, that is not dam
 
 def schema(stream: BinaryIO, form: TextForm = PLAIN) -> pa.Schema:
     """Return the names in the first row; what is in a cell is known row by row."""
-    return pa.schema([(name, pa.string()) for name in _rows(stream)[0]])
+    return pa.schema([(name, pa.string()) for name in _rows(stream)[0]], metadata={NAMES_MAY_BE_DATA: "no header"})
 
 
 def check(stream: BinaryIO, form: TextForm = PLAIN) -> None:
-    """Refuse a workbook with a part that is damaged."""
+    """Refuse a workbook with a part or a cell that is damaged."""
     with zipfile.ZipFile(stream) as packed:
         if packed.testzip() is not None:
             raise zipfile.BadZipFile
+    stream.seek(0)
+    for _ in read(stream, form.names):
+        pass
 
 
 def read(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from privstream.pipelines import cli
+from questions import overridden
 
 
 class Ran(NamedTuple):
@@ -47,7 +48,7 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]
         output.unlink(missing_ok=True)
         if command == "counts":
             given += ["--max_contributions", "1", "--output", str(output), "--overwrite"]
-        status = cli.main([command, *map(str, options), *given])
+        status = cli.main(overridden([command, *given, *map(str, options)]))
         text = output.read_text(encoding="utf-8") if output.exists() else ""
         mark = ";" if ";" in text.partition("\n")[0] else ","  # as readers of the decimal sign expect it
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))

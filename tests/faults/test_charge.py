@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
+from questions import overridden
 
 RUN = "counts --window 7d --start 2030-01-01 --end 2030-01-29 --epsilon 1 --delta 1e-6 --key key --output rows.csv"
 ROWS = [{"user": f"u{n}", "item": "a", "time": f"2030-01-{n % 28 + 1:02}T10:00:00Z"} for n in range(500)]
@@ -71,7 +72,7 @@ def spend(dataset: str | None, epsilon: str) -> int:
     """Run counts of good rows."""
     Path("a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     named = [] if dataset is None else ["--dataset", dataset]
-    return cli.main([*RUN.split(), "--input", "a.jsonl", "--overwrite", "--epsilon", epsilon, *named])
+    return cli.main(overridden([*RUN.split(), "--input", "a.jsonl", "--overwrite", "--epsilon", epsilon, *named]))
 
 
 def test_e3_fit_takes_the_data_set_of_runs(capsys) -> None:

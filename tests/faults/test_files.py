@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import bz2
 import gzip
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
+import zipfile
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -18,6 +21,7 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from privstream.pipelines.sources import xlsx_events
 from pyarrow.parquet import encryption
 
 TIME = "2026-03-02T10:00:00Z"
@@ -60,6 +64,12 @@ def test_f1_public_items_and_items_of_rules_are_read_as_the_input_is(tmp_path, r
     given = (*given, "--rules", "rules", "--max_contributions", "1", "--output", "rows.csv", "--overwrite")
     found = run(*given, command="alerts")
     assert [(row["rule"], float(row["estimate"])) for row in found.rows] == [("r", 20)]
+
+
+def test_an_item_that_no_event_can_have_is_in_no_list(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    found = run("--input", "a.csv", items=["rain", "é" * 8193])
+    assert found.status == 2 and "--domain must hold items of at most 16,384 bytes" in found.said
 
 
 @pytest.mark.parametrize("name", ["report[1].csv", "a*.csv", "what?.csv", "[x].csv"])
@@ -244,6 +254,17 @@ def test_p3_a_codec_of_avro_that_is_not_read_is_named_and_nothing_is_charged(tmp
     assert found.status == 2 and "codec xz" in found.said and not os.path.exists("spent.jsonl")
 
 
+def with_a_bad_cell(data):
+    book, made = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    with zipfile.ZipFile(made, "w") as packed:
+        for name in book.namelist():
+            bad = re.sub(
+                rb'"inlineStr"><is><t>[^<]*</t></is>(</c></row></sheetData>)', rb'"n"><v>x</v>\1', book.read(name)
+            )
+            packed.writestr(name, bad)
+    return made.getvalue()
+
+
 DAMAGE = {
     "a.csv.gz": lambda data: data[:-3],
     "b.csv.gz": lambda data: data[: len(data) // 2] + bytes(9) + data[len(data) // 2 + 9 :],
@@ -253,16 +274,15 @@ DAMAGE = {
     "a.parquet": lambda data: data[:-100],
     "b.parquet": lambda data: data[:4] + b"\xff" * 400 + data[404:],
     "a.xlsx": lambda data: data[: len(data) // 2],
+    "c.xlsx": with_a_bad_cell,
     "b.xlsx": lambda data: data.replace(b"xl/worksheets", b"xl/worksheetz", 1),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_file_that_is_cut_short_or_damaged_is_refused_whole_and_nothing_is_charged(name, tmp_path, run):
-    rows, path = (
-        [{"user": f"u{number}", "item": f"i{number**3}", "time": TIME} for number in range(900)],
-        tmp_path / name,
-    )
+def test_a_file_that_is_cut_short_or_damaged_is_refused_whole_and_nothing_is_charged(name, tmp_path, run, monkeypatch):
+    rows, path = [{"user": f"u{row}", "item": f"i{row**3}", "time": TIME} for row in range(900)], tmp_path / name
+    monkeypatch.setattr(xlsx_events, "ROWS", 100)
     if ".csv" in name:
         text = lines([row["item"] for row in rows]).encode()
         path.write_bytes(gzip.compress(text))

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
+from questions import overridden
 
 DAY = "--window 6h --start 2026-01-01 --end 2026-01-02 --epsilon 2"
 USUAL: dict[str, tuple[str, str]] = {
@@ -99,7 +100,7 @@ def drawn(word: str, options: tuple[str, ...], ledger: str = "ledger") -> tuple[
     words = [part for option in options for part in option.split(maxsplit=1)]
     known = len(_releases(ledger)) if Path(ledger).exists() else 0
     line = [word, "--input", "a.csv", *usual.split(), "--key", "key", "--ledger", ledger]
-    assert cli.main([*line, *words, "--output", path, "--overwrite"]) == 0
+    assert cli.main(overridden([*line, *words, "--output", path, "--overwrite"])) == 0
     rows = [json.loads(row) for row in Path(path).read_text().splitlines()]
     names = ("window_start", "item", "rule", "category", "quantile", "low", "point")
     cells = {

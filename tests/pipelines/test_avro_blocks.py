@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from privstream.pipelines.sources import avro_events
 from privstream.pipelines.sources.avro_events import BLOCK_BYTES
-from privstream.pipelines.sources.files import EventFile, opened_events
+from privstream.pipelines.sources.files import EventFile, match_files, opened_events, unusable
 from privstream.pipelines.sources.formats import InputFileError
 from privstream.pipelines.sources.readers import ReadEvents
 from raw_rows import readings
@@ -100,9 +100,9 @@ def test_blocks_of_every_codec_are_read_and_damage_and_bombs_refuse_the_file(cod
     ],
 )
 def test_claims_are_not_believed(bad, tmp_path):
-    write(tmp_path / "a.avro", block(1, RECORD), bad, block(1, RECORD))
+    write(tmp_path / "a.avro", block(1 << 14, RECORD * (1 << 14)), bad, block(1, RECORD))
     with pytest.raises(InputFileError, match=r"a\.avro (is not an Avro file, or is damaged|cannot be read)"):
-        users_of(tmp_path / "a.avro")
+        unusable(match_files(str(tmp_path / "a.avro")), readings())
 
 
 @pytest.mark.parametrize("field", ["user", "item", "time"])

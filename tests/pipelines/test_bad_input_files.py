@@ -2,8 +2,10 @@
 
 import json
 import os
+from datetime import datetime
 
 import fastavro
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -108,11 +110,17 @@ def test_every_file_is_looked_at_before_a_run_is_paid_for(header, rule, tmp_path
 def test_a_csv_without_header_is_not_quoted(time, tmp_path):
     number = "" if time else "7"
     (tmp_path / "a.csv").write_text(f"secret-user{number},secret-item,{time}\n", encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"the first line of .*a\.csv must be a header with the fields user, item, time"
-    ) as error:
-        launch(tmp_path / "a.csv")
-    assert "secret" not in str(error.value)
+    book = openpyxl.Workbook()
+    book.active.append(["secret-user", "secret-item", datetime(2024, 1, 1)])
+    book.save(tmp_path / "a.xlsx")
+    for name in ("a.csv", "a.xlsx"):
+        rule = f"the first line of .*{name} must be a header with the fields user, item, time"
+        with pytest.raises(ValueError, match=rule) as error:
+            launch(tmp_path / name)
+        assert "secret" not in str(error.value)
+    (tmp_path / "a.csv").write_text("secret-user,secret-item\n")
+    with pytest.raises(ValueError, match="got 2 fields of other names"):
+        launch(tmp_path / "a.csv", time="")
 
 
 BAD_LINES = {

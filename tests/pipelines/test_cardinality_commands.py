@@ -9,6 +9,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.simulate import Truth, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import CardinalityEstimate
+from questions import overridden
 from small_doors import doors
 
 WINDOWS = 48
@@ -27,7 +28,8 @@ def building(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(building: Path, output: object, *options: str) -> int:
     files = ["--input", str(building / "events.parquet"), "--output", str(output)]
-    return cli.main(["cardinality", *files, "--key", str(building / "key"), *RUN, "--epsilon", "1", *options])
+    words = ["cardinality", *files, "--key", str(building / "key"), *RUN, "--epsilon", "1", *options]
+    return cli.main(overridden(words))
 
 
 def read(path: object) -> list[CardinalityEstimate]:

@@ -15,7 +15,7 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, NothingUsableError, RunError, UsageError
 from privstream.pipelines.runners import launch
-from questions import run_line, write_folder
+from questions import overridden, run_line, write_folder
 
 SECRET = "u000042"
 ENTRY = Path(sys.executable).with_name("privstream")
@@ -139,7 +139,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(name: str, *more: str) -> int:
-    return cli.main([*shlex.split(run_line(name)), "--input=events.parquet", *more, "--runner=FnApiRunner"])
+    words = [*shlex.split(run_line(name)), "--input=events.parquet", *more, "--runner=FnApiRunner"]
+    return cli.main(overridden(words))
+
+
+def test_an_option_that_is_given_twice_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*shlex.split(run_line("top-k")), "--input=other.parquet"])
+    assert "--input must not be given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["top-k", "histogram"])
@@ -147,7 +154,7 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
     before = sorted(file.name for file in folder.iterdir())
     assert run(name, "--dry_run") == 0
     told = capsys.readouterr().err
-    assert "24 of 27 rows used (1 malformed: --dead-letter FILE keeps them; 2 outside of --start to --end)\n" in told
+    assert "24 of 27 rows used (1 unusable: --dead-letter FILE keeps them; 2 outside of --start to --end)\n" in told
     assert told.startswith("dry run: ") and "the only run on 'default'" in told
     assert "rows.jsonl" not in told
     assert sorted(file.name for file in folder.iterdir()) == before

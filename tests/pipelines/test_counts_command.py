@@ -89,7 +89,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert abs(row["people"] - people) < 40 and abs(row["value"] - people * value) < 60_000
         assert row["value_lower"] < row["value"] < row["value_upper"] < row["value"] + 40_000
         assert abs(row["mean"] - value) <= 2 * row["mean_margin"]
-    assert "1 malformed" in capsys.readouterr().err
+    assert "1 unusable" in capsys.readouterr().err
     assert [json.loads(line)["reason"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()] == [
         "value must be a number, with a point before decimals"
     ]
@@ -134,6 +134,10 @@ def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> Non
         (
             ["--window", "1month", "--start", "2024-01-01T01:00", "--end", "2024-03-01"],
             "start must be where a day begins",
+        ),
+        (
+            ["--window", "1week Europe/Berlin", "--start", "2023-12-31T23:00", "--end", "2024-01-31"],
+            "such as 2024-01-29T00:00:00+01:00 or 2024-02-05T00:00:00+01:00, got 2024-01-31T01:00:00+01:00",
         ),
     ],
 )  # fmt: skip

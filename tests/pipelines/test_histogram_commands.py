@@ -10,6 +10,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.simulate import DISTRICTS, city, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
+from questions import overridden
 
 WINDOWS = 30
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-02T06:00"]
@@ -27,7 +28,8 @@ def trips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(trips: Path, name: str, output: object, *options: str) -> int:
     files = ["--input", str(trips / "events.parquet"), "--output", str(output), "--domain", str(trips / "domain.txt")]
-    return cli.main([name, *files, "--item", "district", "--key", str(trips / "key"), *RUN, "--epsilon", "1", *options])
+    words = [name, *files, "--item", "district", "--key", str(trips / "key"), *RUN, "--epsilon", "1", *options]
+    return cli.main(overridden(words))
 
 
 def true_counts() -> dict[tuple[int, str], int]:

@@ -46,7 +46,7 @@ def items_of(result):
 def test_rows_have_the_columns_and_are_read_again(kind, events, tmp_path, capsys):
     out = tmp_path / f"rows.{kind}"
     assert cli.main(["counts", "--input", str(events), "--output", str(out), *OPTIONS]) == 0
-    assert "1 malformed" in capsys.readouterr().err
+    assert "1 unusable" in capsys.readouterr().err
     result = read(out)
     assert items_of(result) == sorted(ITEMS) and result.chart().svg()
 

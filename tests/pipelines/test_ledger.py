@@ -18,6 +18,7 @@ from privstream.pipelines.accounts import ledger as of_ledgers
 from privstream.pipelines.accounts.entries import Entry, Limit
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.runners import launch
+from questions import overridden
 
 LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 --end 2024-01-01T03:00:00Z --epsilon 1"
 SECRET = "somebody"
@@ -53,7 +54,7 @@ def ledger() -> Ledger:
 
 
 def run(output: str, *options: str) -> int:
-    return cli.main([*LINE.format(output).split(), "--domain", "domain", "--key", "key", *options])
+    return cli.main(overridden([*LINE.format(output).split(), "--domain", "domain", "--key", "key", *options]))
 
 
 def budget(*options: str) -> int:

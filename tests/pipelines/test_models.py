@@ -16,6 +16,7 @@ from privstream.pipelines.model.given import Given, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, ViewModel
 from privstream.pipelines.options import LAYERS, add_options, choices_of, given_to, in_python, options_of
 from privstream.pipelines.yaml_file import Document, at, read_document
+from questions import overridden
 
 NEEDED: dict[str, str] = {
     "alerts": "--rules rules",
@@ -38,7 +39,7 @@ def parsed(word: str, *words: str) -> Monitor:
     add_options(parser, options, kind)
     for option, how in LAYERS.items():
         parser.add_argument(option, **how)
-    line = [*USUAL.split(), *NEEDED.get(word, "").split(), *words]
+    line = overridden([*USUAL.split(), *NEEDED.get(word, "").split(), *words])
     return given_to(kind, vars(parser.parse_args(line)), options).monitor()
 
 

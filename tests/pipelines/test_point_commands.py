@@ -9,6 +9,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.simulate import Truth, city, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import NearestPoints, RangeCount
+from questions import overridden
 from small_doors import doors
 
 WINDOWS = 6
@@ -36,7 +37,7 @@ def watch(folder: Path, command: list[str], output: Path, *options: str) -> int:
     """Run a command; options that come later count."""
     name = command[0]
     files = ["--input", str(folder / f"{name}.parquet"), "--queries", str(folder / f"{name}.queries")]
-    return cli.main([*command, *files, "--output", str(output), "--key", str(folder / "key"), *options])
+    return cli.main(overridden([*command, *files, "--output", str(output), "--key", str(folder / "key"), *options]))
 
 
 def test_counts_are_within_their_bounds_in_every_window(folder: Path, tmp_path: Path) -> None:

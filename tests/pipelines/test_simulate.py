@@ -14,6 +14,7 @@ from privstream.pipelines import cli, simulate
 from privstream.pipelines.simulate import DISTRICTS, LEAST, START_MICROS, Truth, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import KeyCount
+from questions import overridden
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
 HOUR = 3_600_000_000
@@ -81,7 +82,7 @@ def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path, capsys: py
 )
 def test_what_cannot_be_written_is_refused_and_nothing_is(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main([*CITY, "--output", "e.csv", *options]) == 2
+    assert cli.main(overridden([*CITY, "--output", "e.csv", *options])) == 2
     assert options[0].removeprefix("--") in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -174,6 +174,13 @@ def test_a_record_that_is_too_long_forges_no_other(start, field, tmp_path, block
         assert len(rows) + len(letters) == 41
 
 
+def test_a_long_record_without_a_quote_is_not_said_to_have_one(tmp_path, blocks, monkeypatch, read_all):
+    monkeypatch.setattr(csv_events, "MAX_RECORD_BYTES", 200)
+    write(tmp_path / "a.csv", f"{'x' * (3 << 20)},rain,{TIME}\n")
+    with pytest.raises(InputFileError, match=r"that on line 2 is not$"):
+        read_all(tmp_path / "a.csv")
+
+
 PARTS = st.sampled_from(["a", '"', ",", "\n", "\r\n", " ", "é", "\ufeff", "\x00", "1"])
 FIELDS = st.lists(PARTS, min_size=1, max_size=6).map("".join)
 

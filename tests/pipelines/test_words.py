@@ -50,7 +50,7 @@ def dropped(share: float, lower: float, upper: float | None) -> dict[str, float 
 def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     counted = counters(53_062, events_malformed=16, events_malformed_time_syntax=16)
     before, after = said(Asked("", counted, record(dropped=dropped(0.03, 0.01, 0.05))))
-    assert before == ["53,062 of 53,078 rows used (16 malformed: --dead-letter FILE keeps them)"]
+    assert before == ["53,062 of 53,078 rows used (16 unusable: --dead-letter FILE keeps them)"]
     assert [line.split()[0] for line in after] == ["privacy", "accuracy", "limits", "budget", "more"]
     text = " ".join(after)
     numbers = ("epsilon 1, delta 1e-06", "13 weeks", "160 people in one week", "40 every week", "3% (1% to 5%)")

@@ -164,14 +164,14 @@ def test_fields_that_are_not_read_may_be_anything():
 
 
 def test_points_are_numbers():
-    good = [("5", 5), ("+17", 17), (-7, -7), (2**60, 2**60), ("007", 7)]
-    bad = ["1.0", "٣", "1e3", 2**60 + 1, "9" * 30, "", "+", None, 5.0, True]
+    good = [("5", 5), ("+17", 17), (-7, -7), (2**60, 2**60), ("007", 7), ("6.00", 6), (773.0, 773)]
+    bad = ["1.5", "٣", "1e3", 2**60 + 1, "9" * 30, "", "+", None, 5.5, 2.0**53, float("inf"), True]
     wanted = [number for _, number in good]
     rows, letters = gather([(point, "in") for point in [*bad, *(point for point, _ in good)]], user=NUMBER)
     assert [row["user"] for row in rows] == wanted
     assert len(letters) == len(bad)
     for column in (
-        pa.array([str(point) for point, _ in good] + ["1.0", "٣", "9" * 19, "9" * 30, "", None]),
+        pa.array([str(point) for point, _ in good] + ["1.5", "٣", "9" * 19, "9" * 30, "", None]),
         pa.array([str(point) for point, _ in good] + ["x"]).dictionary_encode(),
         pa.array([number for number in wanted] + [2**60 + 1, None]),
     ):
@@ -179,8 +179,8 @@ def test_points_are_numbers():
         rows, letters = gather([batch], user=NUMBER)
         assert [row["user"] for row in rows] == wanted
         assert len(letters) == len(column) - len(wanted)
-    (letter,) = gather([pa.record_batch({"user": [5.0], "item": ["in"], "time": [1]})], user=NUMBER)[1]
-    assert letter.reason == "user must be text or an integer, got double"
+    (letter,) = gather([pa.record_batch({"user": [5.5], "item": ["in"], "time": [1]})], user=NUMBER)[1]
+    assert letter.reason == "user, the point, must be a whole number between -2**60 and 2**60"
 
 
 def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):

@@ -316,7 +316,9 @@ class QueriesParameters(Parameters):
         """Return the places in the domain that a query adds up."""
         found = self.domain.codes(pa.record_batch({"item": pa.array(query.items, pa.string())}))
         if found.min() < 0:
-            raise ValueError(f"queries must be about items of the domain, and one of query {query.name!r} is not")
+            other = query.items[int(found.argmin())]
+            rule = f"queries must be about items of the domain{self.domain.read_as}"
+            raise ValueError(f"{rule}, and {other!r} of query {query.name!r} is none")
         return tuple(sorted(found.tolist()))
 
     @property

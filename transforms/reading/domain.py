@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.fields import TEXT, kind_of, unchecked_text
+from privstream.transforms.reading.fields import LONGEST_TEXT, TEXT, kind_of, unchecked_text
 
 MOST_COLUMNS = 16  # of an item
 
@@ -177,7 +177,10 @@ class Domain:
     Attributes:
         texts: the items, in order, an Arrow array.
         digest: the same for the same items, whatever their order and where they come from.
+        read_as: the encoding that a file of them was read in, in brackets.
     """
+
+    read_as = ""
 
     def __init__(self, items: Iterable[str], name: str = "domain") -> None:
         texts = list(items)
@@ -189,6 +192,8 @@ class Domain:
             raise ValueError(f"{name} must hold distinct items, at least one, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self.texts = pa.array(texts, pa.string())
+        if pc.max(pc.binary_length(self.texts)).as_py() > LONGEST_TEXT:
+            raise ValueError(f"{name} must hold items of at most {LONGEST_TEXT:,} bytes of UTF-8, as events have")
 
     @classmethod
     def of(cls, items: Items, name: str = "domain") -> Domain:
@@ -215,7 +220,8 @@ class Domain:
 
                 with FileSystems.open(path) as file:
                     content = file.read()
-            read = codecs.getincrementaldecoder("utf-8" if content.startswith(codecs.BOM_UTF8) else encoding)()
+            encoding = "utf-8" if content.startswith(codecs.BOM_UTF8) else encoding
+            read = codecs.getincrementaldecoder(encoding)()
             text = read.decode(content, final=True).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
             lines = spelling.listed(text.split("\n") if text else [])
         except UnicodeError:  # or of one without its byte order mark
@@ -223,7 +229,9 @@ class Domain:
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise ValueError(f"{name} must be a readable file, got {path!r}: {why}") from None
-        return cls(lines, name)
+        found = cls(lines, name)
+        found.read_as = f" (read as {encoding})"
+        return found
 
     def __repr__(self) -> str:
         return f"<Domain of {len(self):,} items>"

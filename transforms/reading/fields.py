@@ -188,7 +188,8 @@ FARTHEST_POINT = 1 << 60
 _AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 _AS_TEXT = {data: text for text, data in _AS_BINARY.items()}
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # Arrow has few functions for them
-_POINT = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing that int64 has no room for
+_POINT = r"^[+-]?1?[0-9]{1,18}(\.0*)?$"  # all that could be such a point, and nothing that int64 has no room for
+EXACT_FLOATS = 2.0**53  # a whole number below it is the only one that a float64 can stand for
 _DECIMAL = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,4})?$"
 
 
@@ -306,10 +307,16 @@ def number_column(name: str, column: pa.Array) -> Marked:
     if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
         marks = marked(name, missing=column.is_null().to_numpy(zero_copy_only=False))
         points = column.fill_null(0).cast(pa.int64())
+    elif pa.types.is_floating(column.type):
+        marks = marked(name, missing=column.is_null().to_numpy(zero_copy_only=False))
+        numbers = column.cast(pa.float64()).fill_null(0).to_numpy()
+        fits = (np.abs(numbers) < EXACT_FLOATS) & (numbers == np.rint(numbers))
+        marks += marked(name, point=~fits)
+        points = pa.array(np.where(fits, numbers, 0).astype(np.int64))
     else:
         texts, marks = text_column(name, column)
         fits = pc.match_substring_regex(texts, _POINT)
-        points = pc.replace_substring_regex(pc.if_else(fits, texts, "0"), r"^\+", "").cast(pa.int64())
+        points = pc.replace_substring_regex(pc.if_else(fits, texts, "0"), r"^\+|\..*$", "").cast(pa.int64())
         marks += marked(name, point=~fits.to_numpy(zero_copy_only=False))
     found = points.to_numpy()
     return points, marks + marked(name, point=(found < -FARTHEST_POINT) | (found > FARTHEST_POINT))

@@ -14,6 +14,7 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading import filters
 from privstream.transforms.reading.domain import AS_WRITTEN, Spelling, join_columns
 from privstream.transforms.reading.fields import (
+    FLOAT,
     INTEGER,
     KNOWN_AS_TEXT,
     MISSING,
@@ -175,9 +176,10 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
     if content == "value":
         return value_column(names.spelling.column(column), fields.value, names.decimal)
     column = names.spelling.column(column, written=True)
-    if kind_of(column.type) not in KNOWN_AS_TEXT:
-        raise broken(what, "text", column.type)
-    if content == "user" and fields.user == NUMBER:
+    point = content == "user" and fields.user == NUMBER
+    if kind_of(column.type) not in KNOWN_AS_TEXT | ({FLOAT} if point else set()):
+        raise broken(what, "point" if point else "text", column.type)
+    if point:
         return number_column(what, column)
     texts, marks = text_column(what, column)
     return names.spelling.texts(content, texts), marks

@@ -62,9 +62,10 @@ def timestamp(micros: int) -> Timestamp:
     return Timestamp(micros=micros)
 
 
-def iso(micros: int) -> str:
-    """Write a moment, in microseconds since 1970 UTC, as people do."""
-    return f"{(datetime(1970, 1, 1) + timedelta(microseconds=int(micros))).isoformat()}Z"
+def iso(micros: int, zone: str = "UTC") -> str:
+    """Write a moment, in microseconds since 1970 UTC, as people in a time zone do."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
+    return moment.astimezone(read_zone(zone)).isoformat().replace("+00:00", "Z")
 
 
 def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
@@ -156,7 +157,8 @@ class Calendar(NamedTuple):
             return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) * MICROS
 
         if (first := moment(days[0])) != start:
-            raise ValueError(f"start must be where a day begins in {self.zone}, such as {iso(first)}, got {iso(start)}")
+            near, given = iso(first, self.zone), iso(start, self.zone)
+            raise ValueError(f"start must be where a day begins in {self.zone}, such as {near}, got {given}")
         if self.unit in MONTHS and days[0].day > SURE_DAY:
             raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {days[0].day}")
         while (day := days[-1]).year < LAST_YEAR:
@@ -176,8 +178,8 @@ class Calendar(NamedTuple):
         if last == 0:
             raise ValueError("end must leave room for one window after start")
         if last == len(starts) or starts[last] != until:
-            near = " or ".join(iso(starts[place]) for place in (last - 1, last) if 0 < place < len(starts))
-            raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {iso(until)}")
+            near = " or ".join(iso(starts[place], self.zone) for place in (last - 1, last) if 0 < place < len(starts))
+            raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {iso(until, self.zone)}")
         return last
 
 
