@@ -18,6 +18,7 @@ from privstream.pipelines import cli, simulate
 from privstream.pipelines.accounts.run_identity import RunIdentity
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks import writers
+from questions import overridden
 
 PRIVSTREAM = [
     *[sys.executable, "-c"],
@@ -112,7 +113,8 @@ def simulated(folder: Path, name: str) -> None:
 def command(folder: Path, name: str, source: str, output: str) -> list[str]:
     key = [f"--key={folder / 'noise.key'}", "--run_id=same", "--ledger=none"]
     run = [word.format(folder) for word in COMMANDS[name].options]
-    return [name, f"--input={folder / source}", f"--output={folder / output}", "--window=3600", *key, *run]
+    files = [f"--input={folder / source}", f"--output={folder / output}"]
+    return overridden([name, *files, "--window=3600", *key, *run])
 
 
 def expected_rows(folder: Path, name: str) -> list[dict]:
@@ -228,7 +230,7 @@ def words(tmp_path) -> list[str]:
     (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")
     put(tmp_path / "in", "_END", Path.touch)
     watch = ["--watch=0.3", "--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
-    return [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", *watch]
+    return overridden([*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", *watch])
 
 
 def test_a_second_run_is_refused_while_the_first_goes_on(words, tmp_path, capsys, monkeypatch):
@@ -266,7 +268,7 @@ def test_a_run_whose_output_is_gone_is_refused_for_other_events_would_get_the_sa
     (tmp_path / "rows" / "_END").unlink()
     (tmp_path / "other").write_bytes(bytes(range(9, 41)))
     (tmp_path / "other").chmod(0o600)
-    assert cli.main([*words, f"--key={tmp_path / 'other'}"]) == 2
+    assert cli.main(overridden([*words, f"--key={tmp_path / 'other'}"])) == 2
     assert "is of another one, which differs in what is read or drawn" in capsys.readouterr().err
     assert cli.main(words) == 0, "it starts again"
     assert {file.name: file.read_bytes() for file in (tmp_path / "rows").glob("*.jsonl")} == before
