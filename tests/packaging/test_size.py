@@ -29,11 +29,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
 }
 """Lines of Python, and files of Python, in each folder.
 
-The last rise, of transforms by 15, tests by 215, deploy by 5 and pages by 170 words, is for mends of what users and
+The last rise, of transforms by 15, tests by 215, deploy by 5 and pages by 200 words, is for mends of what users and
 attackers of 1.0.0 found.
 """
 
-WORDS = 57_020
+WORDS = 57_050
 """Of all pages, *.md."""
 
 WALK = (107, 22)
