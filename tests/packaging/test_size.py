@@ -23,13 +23,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (8_590, 41),
     "transforms": (7_910, 33),
     "pipelines": (12_970, 72),
-    "tests": (27_990, 199),
+    "tests": (27_995, 199),
     "benchmarks": (1_690, 7),
     "deploy": (450, 3),
 }
 """Lines of Python, and files of Python, in each folder.
 
-The last rise, of transforms by 15, tests by 215, deploy by 5 and pages by 200 words, is for mends of what users and
+The last rise, of transforms by 15, tests by 220, deploy by 5 and pages by 200 words, is for mends of what users and
 attackers of 1.0.0 found.
 """
 
