@@ -116,7 +116,7 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
         elif section == "data" and key == "item":
             text = text.replace("the item", f"the {kind.info.item}", 1)
         elif section == "data" and key == "time" and not kind.info.has_windows:
-            return "field with the time, if the last item of a person is to count"
+            return "field with the time, if each person's last item is to count"
         usual = at(kind.info.usual, option.place)
     if usual is not None:
         text, default = text.partition(" (default: ")[0], usual

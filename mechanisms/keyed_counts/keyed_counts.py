@@ -226,7 +226,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         if self.bounds.listed:
             found.append(f"On the list of different people a person has at most {self.bounds.listed:,} items in all.")
         if self.dropped:
-            found.append(f"Of what limits drop of a person, at most {KNOTS[-1] * self.contributions:,} are counted.")
+            found.append(f"At most {KNOTS[-1] * self.contributions:,} dropped contributions per person are counted.")
         if self.max_value is not None:
             found.append(f"The value of a contribution is an integer from 0 to {self.max_value:,}.")
         if self.min_people > 1:

@@ -38,7 +38,7 @@ ITEMS_HASHED = (
 )
 """Where items that are not on a list are published by their hashes."""
 CONTRIBUTIONS_HASHED = (
-    "So are pairs of a person and an item: with p of them in all, add p / 2^64 for each one of that person."
+    "So are pairs of person and item: with p of them in all, add p / 2^64 for each one of that person."
 )
 """Where a hash tells a person's second contribution to an item from the first."""
 

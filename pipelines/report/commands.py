@@ -85,7 +85,7 @@ def explain(path: str) -> None:
             promise, sections = found.promise, found.explanation
     except results.UNREADABLE as error:
         rule = f"RESULT must be one that privstream wrote ({type(error).__name__})"
-        raise UsageError(str(error) if isinstance(error, ValueError) else rule) from None  # the former names the file
+        raise UsageError(str(error) if isinstance(error, ValueError) else rule) from None  # a ValueError names the file
     width = max(40, shutil.get_terminal_size().columns)
     for title, sentences in sections.items():
         print(printable(title))

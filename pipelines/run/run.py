@@ -217,7 +217,7 @@ class Run:
         return counted, {} if is_quiet() else tables
 
     def _begin(self) -> None:
-        """Charge the run, and write what one without an end promises: it can be resumed from here."""
+        """Charge the run, and write what an unbounded one promises: it can be resumed from here."""
         self._pay()
         if self.places.unbounded and not self.dry_run:
             self._write_guarantees()

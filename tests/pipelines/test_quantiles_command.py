@@ -44,7 +44,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
     windows = city(12_000, WINDOWS, 3, trends=0)
     took = {window.end: window.events["milliseconds"].to_numpy() for window in windows}
     assert [row.quantile for row in rows[0]] == [0.1, 0.5, 0.9] * WINDOWS
-    for row in rows[0]:  # of two values of a person in a window one counts: a fifth is dropped
+    for row in rows[0]:  # one value per person and window counts: a fifth is dropped
         true = np.quantile(took[row.window_end.micros], row.quantile, method="inverted_cdf")
         assert row.lower * 0.95 <= true <= row.upper * 1.05
         assert abs(np.log(row.value / true)) < 0.1

@@ -178,7 +178,7 @@ def test_a_limit_is_kept_for_every_unit_that_a_run_is_about(tmp_path):
     for one in (event, person):
         ledger.append(one)
     account = _account("shop", ledger.contents())
-    assert account["more"] == 1, "of a person four more would fit, of an event in it one"
+    assert account["more"] == 1, "four more would fit for a person, one for an event"
     assert [each["left"] for each in account["totals"]] == [2.0, 1.0]
 
 
