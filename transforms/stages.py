@@ -19,15 +19,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key
 from privstream.transforms.parameters import Parameters, plain
-from privstream.transforms.people.bounding import SplitByRules, SplitEvents
+from privstream.transforms.people.bounding import CloseWindows, SplitByRules, SplitEvents, ToClock
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
-from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock, check_runner
-from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.timing.step_fn import StepFn, WithClock, check_runner
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

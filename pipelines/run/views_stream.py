@@ -17,8 +17,7 @@ from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.writers import end_of
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.transform import rows_of
-from privstream.transforms.timing.clock import WithClock, on_clock
-from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped
+from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped, WithClock, on_clock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

@@ -28,7 +28,7 @@ from privstream.pipelines.sinks.row_files import plain_table, read_row_file, wri
 from privstream.pipelines.sinks.writers import WriteRows, file_name
 from privstream.transforms.counts.transform import rows_of as rows_of_table
 from privstream.transforms.row_types import CardinalityEstimate, KeyCount, QuantileEstimate
-from privstream.transforms.timing.clock import STEP
+from privstream.transforms.timing.step_fn import STEP
 
 HOUR = 3600
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())

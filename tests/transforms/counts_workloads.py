@@ -14,7 +14,7 @@ from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, from_stream
 from privstream.transforms.counts.transform import KeyedCounts, rows_of
 from privstream.transforms.row_types import KeyCount
-from privstream.transforms.timing.clock import STEP
+from privstream.transforms.timing.step_fn import STEP
 from slow_reference import hashed, hashed_all, lot
 from workloads import KEY, SECOND, START
 

@@ -10,7 +10,7 @@ from privstream.transforms.batches import NO_NAMES, CountBatch, EventBatch, Hold
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts, bound_people, draws_of_pairs
-from privstream.transforms.timing.clock import STEP
+from privstream.transforms.timing.step_fn import STEP
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")

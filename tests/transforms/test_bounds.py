@@ -11,11 +11,11 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import NO_NAMES, CountBatch, HolderBatch, encode
 from privstream.transforms.counts import contributions
-from privstream.transforms.counts.contributions import CLOCK, CountContributions, ReleaseDropped
+from privstream.transforms.counts.contributions import CLOCK, CountContributions, ReleaseDropped, SampleContributions
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bounding import PARTS, parts_of_people
-from privstream.transforms.timing.clock import STEP
+from privstream.transforms.timing.step_fn import STEP
 from privstream.transforms.timing.steps import Steps
 
 WINDOWS, LIMIT = 12, 5
@@ -24,7 +24,8 @@ STEPS = Steps.of(window=10.0, start=0.0, end=10.0 * WINDOWS)
 
 def stage(sampled, seed=1, *, in_run=LIMIT, per_window=None, steps=STEPS, **given):
     given = {"bound": Bound(in_run, per_window, sampled)} | given
-    return CountContributions(steps=steps, noise=SeededNoise(seed), timer_offset=2, key_shards=1, **given)
+    made = SampleContributions if given["bound"].sampled else CountContributions
+    return made(steps=steps, noise=SeededNoise(seed), timer_offset=2, key_shards=1, **given)
 
 
 def held(pairs):

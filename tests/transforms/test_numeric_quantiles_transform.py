@@ -13,7 +13,7 @@ from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import NO_NAMES, EventBatch, HolderBatch, StepKey
 from privstream.transforms.questions.running_stages import BoundValues
-from privstream.transforms.timing.clock import STEP
+from privstream.transforms.timing.step_fn import STEP
 
 KEY = b"a key for tests of quantiles"
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 6

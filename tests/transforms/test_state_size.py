@@ -12,7 +12,7 @@ from privstream.transforms.batches import HolderBatch, Names, encode
 from privstream.transforms.counts.transform import ShowCounts
 from privstream.transforms.questions.monitor_stages import DecideSteps
 from privstream.transforms.timing import step_fn
-from privstream.transforms.timing.clock import SEED, stepped
+from privstream.transforms.timing.step_fn import SEED, stepped
 from privstream.transforms.timing.steps import Steps
 from workloads import KEY
 

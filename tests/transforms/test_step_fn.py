@@ -17,8 +17,8 @@ from examples import example
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
-from privstream.transforms.timing.clock import NO_TIME, SEED, STEP, CloseWindows, ToClock, WithClock, stepped
-from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.people.bounding import CloseWindows, ToClock
+from privstream.transforms.timing.step_fn import NO_TIME, SEED, STEP, StepFn, WithClock, stepped
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, Steps
 from tiny_runner import Stage
 

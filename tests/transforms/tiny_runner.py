@@ -27,9 +27,8 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey
-from privstream.transforms.counts.contributions import CLOCK
-from privstream.transforms.timing.clock import SEED
-from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.counts.contributions import CLOCK, CountContributions
+from privstream.transforms.timing.step_fn import SEED, StepFn
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -255,7 +254,7 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 SPLITTING = ("CountEvents", "PackUpdates", "SplitEvents")
 CLOSING = ("BoundPerWindow", "LastPresence", "ToClock")
 STAGES = (
-    *("DecideSteps", "CountContributions", "PublishCounts", "ShowCounts"),
+    *("DecideSteps", "CountContributions", "SampleContributions", "PublishCounts", "ShowCounts"),
     *("TrackMembers", "LimitRows", "RunningAnswers"),
 )
 """Stateful DoFns in their order, after what closes windows; no transform has all of them."""
@@ -315,7 +314,7 @@ class Chain:
             if stage is self.stages[0] or not self._held():
                 stage.advance(watermark)
             elements = stage.take()
-            if type(stage.fn).__name__ == "CountContributions":
+            if isinstance(stage.fn, CountContributions):
                 elements = [element for element in elements if element[0] != CLOCK]
                 self.counted += elements
         self.rows += elements

@@ -33,8 +33,7 @@ from privstream.transforms.people.bounding import (
     sorted_in_groups,
 )
 from privstream.transforms.spill import size_of
-from privstream.transforms.timing.clock import stepped
-from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
+from privstream.transforms.timing.step_fn import StepFn, Stepped, stepped, unchanged
 from typing_extensions import override
 
 AT_ONCE = 1 << 26
@@ -82,9 +81,6 @@ class CountContributions(StepFn, state="count_contributions"):
     is on the list of different people: the first that count, those of one step in a random order. A random number is a
     function of the noise key, the person, the item and the step, or the period if an item counts once in a sample; in
     each step `BoundPerWindow` keeps those with the least, by the same numbers.
-
-    Where contributions are `sampled`, all steps of the run, or of a period, are handled when the last one is due, one
-    part of people after the other. Which ones count then depends on no time, and nothing is remembered.
     """
 
     bound: Bound
@@ -97,45 +93,6 @@ class CountContributions(StepFn, state="count_contributions"):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._pair_hash, self._orders = self.noise.derive("contribution"), self.noise.derive(ITEM_ORDER)
-        if self.bound.sampled:
-            self.by_period, self._blocks = True, (1,)
-
-    @override
-    def run(
-        self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Used
-    ) -> Iterator[tuple[int, Stepped]]:
-        if not self.bound.sampled:
-            yield from super().run(key, steps, batches, state)
-            return
-        first = steps.start
-        while first in steps:
-            period = range(first, self.block_end(0, first - 1) + 1)
-            counted, sums = self._counted({each: batches[each] for each in period if each in batches})
-            for step in period:
-                sent = [*by_shard(step, counted[step], self.key_shards)] if step in counted else []
-                if self.dropped is not None and counted and step == max(counted):
-                    sent.append(sums_record(step, sums))
-                yield step, Stepped(self.initial(key), sent, unchanged)
-            first = period.stop
-
-    def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
-        """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
-        bits = (sum(size_of(data[1:]) for each in records.values() for data in each) // AT_ONCE).bit_length()
-        bits = min(bits, MOST_BITS)
-        counted: dict[int, CountBatch] = {}
-        sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
-        for number in range(1 << bits):
-            if not (held := _held(records, bits, number)):
-                continue
-            chosen, start = self.choose(held, self.initial(b"")), 0
-            sums += 0 if chosen.sums is None else chosen.sums
-            for step in [*held]:
-                each = held.pop(step)
-                of_step = slice(start, start := start + len(each.users))
-                new = None if chosen.new is None else chosen.new[of_step]
-                found = self._count(step, each, np.flatnonzero(chosen.counts[of_step]), new)
-                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
-        return counted, sums
 
     @override
     def initial(self, key: bytes) -> Used:
@@ -180,7 +137,7 @@ class CountContributions(StepFn, state="count_contributions"):
         return [_entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
     def choose(self, held: Held, used: Used) -> Chosen:
-        """Choose what counts of all that people have in some steps, given what they have used before these.
+        """Choose what counts of all that people have in one step, or several, given what they have used before.
 
         Each contribution has a random number of its own. Of a person those with the least numbers count: in a step, if
         there is a limit of it, and of these as many as the limit of the run has left.
@@ -272,6 +229,49 @@ class CountContributions(StepFn, state="count_contributions"):
             sums = np.minimum(values, self.max_value)
             count_clipped("contributions", values, sums, self.max_value)
         return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, sums))
+
+
+class SampleContributions(CountContributions):
+    """All steps of the run, or of a period, when the last one is due: random contributions of all of them count.
+
+    They are handled one part of people after the other. Which ones count depends on no time, and nothing is remembered.
+    """
+
+    by_period = True
+
+    @override
+    def run(
+        self, key: bytes, steps: range, batches: Mapping[int, list[bytes]], state: Used
+    ) -> Iterator[tuple[int, Stepped]]:
+        first = steps.start
+        while first in steps:
+            period = range(first, self.block_end(0, first - 1) + 1)
+            counted, sums = self._counted({each: batches[each] for each in period if each in batches})
+            for step in period:
+                sent = [*by_shard(step, counted[step], self.key_shards)] if step in counted else []
+                if self.dropped is not None and counted and step == max(counted):
+                    sent.append(sums_record(step, sums))
+                yield step, Stepped(self.initial(key), sent, unchanged)
+            first = period.stop
+
+    def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
+        """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
+        bits = (sum(size_of(data[1:]) for each in records.values() for data in each) // AT_ONCE).bit_length()
+        bits = min(bits, MOST_BITS)
+        counted: dict[int, CountBatch] = {}
+        sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
+        for number in range(1 << bits):
+            if not (held := _held(records, bits, number)):
+                continue
+            chosen, start = self.choose(held, self.initial(b"")), 0
+            sums += 0 if chosen.sums is None else chosen.sums
+            for step in [*held]:
+                each = held.pop(step)
+                of_step = slice(start, start := start + len(each.users))
+                new = None if chosen.new is None else chosen.new[of_step]
+                found = self._count(step, each, np.flatnonzero(chosen.counts[of_step]), new)
+                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
+        return counted, sums
 
 
 def _entry(charged: Charged) -> bytes:

@@ -30,14 +30,20 @@ from privstream.transforms.batches import (
     string_buffers,
     to_stream,
 )
-from privstream.transforms.counts.contributions import CLOCK, CountContributions, CountEvents, ReleaseDropped, add_up
+from privstream.transforms.counts.contributions import (
+    CLOCK,
+    CountContributions,
+    CountEvents,
+    ReleaseDropped,
+    SampleContributions,
+    add_up,
+)
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountedParameters, CountsParameters, Follow
 from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.reading.domain import Domain, public_keys
 from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clock import STEP, WithClock, on_clock, stepped
-from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
+from privstream.transforms.timing.step_fn import STEP, StepFn, Stepped, WithClock, on_clock, stepped, unchanged
 from typing_extensions import override
 
 REWRITTEN = 64  # steps after which a log is written anew
@@ -293,7 +299,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ranked=False,
             distinct=bound.sampled and self._distinct,
         )
-        count = CountContributions(
+        count = (SampleContributions if bound.sampled else CountContributions)(
             **common,
             timer_offset=1,
             bound=bound,

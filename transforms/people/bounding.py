@@ -12,6 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
@@ -31,10 +35,9 @@ from privstream.transforms.batches import (
     take_arguments,
     totals,
 )
-from privstream.transforms.counters import CLOSED, count_dropped, counter
-from privstream.transforms.timing.clock import Closed, on_clock, stepped
-from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.counters import CLOSED, SENT, count_dropped, counter
+from privstream.transforms.timing.step_fn import NO_TIME, StepFn, Stepped, on_clock, stepped, unchanged
+from privstream.transforms.timing.steps import MILLISECOND, Steps
 from typing_extensions import override
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
@@ -179,6 +182,70 @@ class SplitByRules(SplitEvents):
                 items = pa.array(rule.items, batch["item"].type)
                 met[:, number] = pc.is_in(batch["item"], items).to_numpy(zero_copy_only=False)
         return met
+
+
+class CloseWindows(beam.PTransform[Any, Any]):
+    """Put together, under each step key, the batches that came before its step is decided.
+
+    Whether a batch is in time must depend on the watermark alone, which is public. State cannot decide this: a key
+    without events has the same state before and after, so that one person's event would decide whether those of others
+    count. So each batch passes a GroupByKey in a window that ends at the decision time.
+
+    A batch whose own timestamp is that late is dropped too. Where timestamps say when data arrived, a run that goes
+    back to a checkpoint, with a watermark that has fallen behind, decides the same way again.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    @override
+    def expand(self, batches: PCollection[Any]) -> Any:
+        ends = self.steps.decision_time(0) % self.steps.grid
+        windows = FixedWindows(Duration(micros=self.steps.grid), Timestamp(micros=ends))
+        return (
+            batches
+            | "Stamp" >> beam.ParDo(StampBatches(self.steps)).with_output_types(KeyedBatch)
+            | "UntilDecision"
+            >> beam.WindowInto(windows, trigger=DefaultTrigger(), accumulation_mode=AccumulationMode.DISCARDING)
+            | "DropLate" >> beam.GroupByKey()
+            | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        )
+
+
+Closed = tuple[bytes, Iterable[tuple[int, bytes]]]
+"""A step key, and all batches that came in time, each with the number of its events."""
+
+
+class StampBatches(beam.DoFn):
+    """Send a batch into the window that ends at the decision of its step, and count its events."""
+
+    sent = Metrics.counter("privstream", SENT)
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+
+    @override
+    def process(self, element: KeyedBatch, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        key, (events, _) = element
+        self.sent.inc(events)
+        end = Timestamp(micros=self.steps.decision_time(StepKey.from_bytes(key).step))
+        if not end <= timestamp < NO_TIME:
+            yield TimestampedValue(element, end - Duration(micros=MILLISECOND))
+
+
+class ToClock(beam.DoFn):
+    """Hand all batches to the one clock that there is."""
+
+    def __init__(self) -> None:
+        self.closed = Metrics.counter("privstream", CLOSED)
+
+    @override
+    def process(self, element: Closed) -> Iterator[Keyed]:
+        key, batches = element
+        for events, batch in batches:
+            self.closed.inc(events)
+            yield on_clock(StepKey.from_bytes(key).step, batch)
 
 
 ITEM_ORDER = "item order"

@@ -27,8 +27,7 @@ from privstream.transforms.people.bounding import BoundEvents
 from privstream.transforms.questions.numbers import FOR_EVER, CardinalityParameters
 from privstream.transforms.questions.running_stages import RunningTransform
 from privstream.transforms.row_types import CardinalityEstimate, interval
-from privstream.transforms.timing.clock import on_clock, stepped
-from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
+from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, on_clock, stepped, unchanged
 from typing_extensions import override
 
 NO_BOUND = -1

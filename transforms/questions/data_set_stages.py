@@ -25,7 +25,7 @@ from privstream.transforms.people.bounding import SplitEvents, add_counts, encod
 from privstream.transforms.questions.numbers import QueriesParameters
 from privstream.transforms.rows import LimitShare, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
-from privstream.transforms.timing.clock import ONE_KEY, WithClock
+from privstream.transforms.timing.step_fn import ONE_KEY, WithClock
 from privstream.transforms.timing.steps import Length, Moment, Steps
 from typing_extensions import override
 

@@ -58,8 +58,7 @@ from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate, NearestPoints, QuantileEstimate, RangeCount
 from privstream.transforms.stages import PeopleTransform
-from privstream.transforms.timing.clock import stepped
-from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.timing.step_fn import StepFn, stepped
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

@@ -31,7 +31,7 @@ from privstream.transforms.reading.fields import (
     quote,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, read_rows, usable_batches
-from privstream.transforms.timing.clock import NO_TIME
+from privstream.transforms.timing.step_fn import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
 from typing_extensions import override
 

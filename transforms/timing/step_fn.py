@@ -1,4 +1,4 @@
-"""The one stateful engine: each window of a key is handled once, in order, empty ones too."""
+"""The one stateful engine: each window of a key is handled once, in order, empty ones too, on a public clock."""
 
 from __future__ import annotations
 
@@ -8,22 +8,39 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    RuntimeTimer,
+    Timer,
+    TimerSpec,
+    on_timer,
+)
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from apache_beam.version import __version__
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.mechanism import pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, take_arguments
-from privstream.transforms.timing.clock import NO_TIME, RULE, SEED, STEP, set_timer
-from privstream.transforms.timing.steps import END_OF_TIME, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
+from typing_extensions import override
+
+SEED = b""
+"""Starts the clock of a key."""
+ONE_KEY = b""
+"""The key of a clock that is alone."""
+STEP = struct.Struct(">q")
+NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
 CACHED_KEYS = 64
 LEAST_COMPACTION = 65_536  # bytes
@@ -45,6 +62,50 @@ WHAT_TO_DO = (
     "from it. Take the version and the options of the run that wrote it, and resume from the same savepoint or "
     "checkpoint, or an earlier one; or begin a new run, which has a cost of its own"
 )
+
+
+def stepped(step: int, batch: bytes) -> bytes:
+    """Return what `StepFn` takes under a key: a batch of one step."""
+    return STEP.pack(step) + batch
+
+
+def on_clock(step: int, batch: bytes) -> Keyed:
+    """Return what `StepFn` takes where there is one key."""
+    return ONE_KEY, stepped(step, batch)
+
+
+class WithClock(beam.PTransform[Any, Any]):
+    """Add to keyed records (see `stepped`) what starts the clock of each key of public `names`; goes before `StepFn`.
+
+    Raises:
+        ValueError: the steps have no end although the input is bounded: its watermark jumps to the end of time, and
+            every window up to then would be published.
+    """
+
+    def __init__(self, steps: Steps, names: Iterable[bytes] = (ONE_KEY,)) -> None:
+        super().__init__()
+        self.steps, self.names = steps, tuple(names)
+
+    @override
+    def expand(self, records: PCollection[Any]) -> PCollection[Any]:
+        if records.is_bounded and self.steps.end is None:
+            raise ValueError("end must be given when the input is bounded: every window until end is published")
+        once = records.pipeline | "Once" >> beam.Impulse()
+        clocks = beam.FlatMap(lambda _, names: [(name, SEED) for name in names], self.names)
+        seeds = once | "StartClocks" >> clocks.with_output_types(Keyed)
+        return cast(PCollection[Any], (records, seeds) | "WithSeeds" >> beam.Flatten())
+
+
+RULE = (
+    "runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers, so that events would not "
+    "count. DirectRunner takes it for a TestStream and for processing-time timers: name PrismRunner"
+)
+
+
+def check_runner(pipeline: beam.Pipeline) -> None:
+    """Refuse the runner when a pipeline is built; what DirectRunner chooses is known when it runs (see `StepFn`)."""
+    if isinstance(pipeline.runner, BundleBasedDirectRunner):
+        raise ValueError(RULE)
 
 
 @dataclass
@@ -138,7 +199,7 @@ class StepFn(beam.DoFn, ABC):
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._cache: OrderedDict[bytes, Known] = OrderedDict()
         self._before, self._last = steps.first - 1, steps.last
-        self._blocks: tuple[int, ...] = UNBOUNDED_BLOCKS if steps.end is None else BLOCKS
+        self._blocks = BLOCKS[:1] if self.by_period else UNBOUNDED_BLOCKS if steps.end is None else BLOCKS
 
     @abstractmethod
     def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, ...]:
@@ -277,14 +338,35 @@ class StepFn(beam.DoFn, ABC):
     def _set_timers(self, timer: Any, handled: int, before: int | None) -> None:
         """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set.
 
-        The timer of the next step, which is always set, holds the watermark for all steps to come.
+        The timer of the next step, which is always set, holds the watermark for all steps to come. Beam's protocol and
+        its portable runners know timers that hold the watermark before they fire; Beam's `set` for Python does not. So
+        this one is encoded here, the way `set` of `bundle_processor.OutputTimer` does it.
+
+        Raises:
+            RuntimeError: Beam writes timers in another way than the release that privstream is pinned to.
         """
         for level in reversed(range(len(self._blocks))):
             target = self.block_end(level, handled)
-            if before is None or self.block_end(level, before) != target:
-                fire = self.steps.decision_time(target, self.timer_offset)
-                hold = fire if level else self.steps.bounds_micros(handled + 1)[1] - 1
-                set_timer(timer, Timestamp(micros=fire), hold=Timestamp(micros=hold), tag=str(level))
+            if before is not None and self.block_end(level, before) == target:
+                continue
+            fire = Timestamp(micros=self.steps.decision_time(target, self.timer_offset))
+            if level or isinstance(timer, RuntimeTimer):  # that of a runner without holds
+                timer.set(fire, dynamic_timer_tag=str(level))
+                continue
+            try:
+                record = Timer(
+                    user_key=timer._key,
+                    dynamic_timer_tag=str(level),
+                    windows=(timer._window,),
+                    clear_bit=False,
+                    fire_timestamp=fire,
+                    hold_timestamp=Timestamp(micros=self.steps.bounds_micros(handled + 1)[1] - 1),
+                    paneinfo=timer._paneinfo,
+                )
+                timer._timer_coder_impl.encode_to_stream(record, timer._output_stream, True)
+                timer._output_stream.maybe_flush()
+            except (AttributeError, TypeError) as error:
+                raise RuntimeError(f"apache-beam must write timers as in 2.77, got {__version__}: {error}") from error
 
     def _open(self, key: bytes, cells: Cells, *, decode: bool = True) -> Known:
         """Return what a key knows, out of the cache if it is current; a state that is not there need not be decoded.
