@@ -22,9 +22,9 @@ from privstream.transforms.parameters import Parameters, plain
 from privstream.transforms.people.bounding import CloseWindows, SplitByRules, SplitEvents, ToClock
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
-from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
+from privstream.transforms.reading.frames import AS_NAMED, FieldNames
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
 from privstream.transforms.timing.step_fn import StepFn, WithClock, check_runner
 from privstream.transforms.timing.steps import Steps
@@ -158,12 +158,13 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         )
         return other
 
-    def of_checked(self) -> Self:
-        """Return the same transform for batches that are known to keep its rules: they are not checked again.
+    def of_checked(self, columns: pa.Schema) -> Self:
+        """Return the same transform for batches that `read_rows` has made, with the columns that it reads.
 
-        They have the columns that it reads, as `sources.files` makes them: text, finite numbers, and timestamps in
-        microseconds, UTC; no nulls.
+        They are not checked again.
         """
+        if columns != self.event_fields.schema:
+            raise ValueError("batches must have the columns that are read")
         other = copy.copy(self)
         other._names = FieldNames(checked=True)
         return other
@@ -171,9 +172,8 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     def read(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[pa.RecordBatch]:
         """Add the stage from elements to checked batches of the columns of `EventFields.schema`."""
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        if self._names.checked and self.event_fields.user != NUMBER:  # points are checked here alone
-            columns = beam.Map(checked_columns, self.event_fields.schema).with_output_types(pa.RecordBatch)
-            return cast(PCollection[pa.RecordBatch], everywhere | "CheckedColumns" >> columns)
+        if self._names.checked:
+            return cast(PCollection[pa.RecordBatch], everywhere)
         return apply_dofn(everywhere, GatherRows(self.event_fields, self._names), pa.RecordBatch)
 
     @override

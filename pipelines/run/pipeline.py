@@ -165,7 +165,7 @@ class Share:
             else:
                 before = transform.segments[self.segment - 1]
                 given = receive(pipeline, stage_label(name, "Receive"), name, before.gives)
-            segment = transform.of_checked().segment(self.segment, Shared(self.number, self.processes))
+            segment = transform.segment(self.segment, Shared(self.number, self.processes))
             found = given | stage_label(name, type(transform).__name__) >> segment
             send = SendAway(name, self.processes if following else None)
             found.rows | stage_label(name, "SendAway") >> beam.ParDo(send)
@@ -280,7 +280,7 @@ class EventPipeline:
         dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions.values(), writes, strict=True):
             events = events_for(asked.name, read.events, self.read.fields)
-            named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
+            named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
             try:
                 published = events | named
             except (ValueError, TypeError) as error:

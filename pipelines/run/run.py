@@ -131,6 +131,7 @@ class Run:
             transform = question.transform({**self.plan.given[name], "noise": own}, unbounded=places.unbounded)
             if transform.guarantee != paid.transform.guarantee:
                 raise ValueError("question must promise in a run what it promises in its plan")
+            transform = transform.of_checked(fields.reads.schema)
             promised = promise(monitor, question, fields, transform, self.run_id)
             if not monitor.single:
                 promised["monitor"] = {"question": name, "guarantee": os.path.basename(places.whole)}

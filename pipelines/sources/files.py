@@ -203,29 +203,26 @@ def normalise(found: RawEvents | Damage, fields: Readings) -> Iterator[pa.Record
             refused.setdefault((row, rule.code, str(rule)), []).append(name)
         counter("events_filtered", name).inc(read.filtered)
         counter("events_read", name).inc(read.clean.num_rows)
-        yield _batch(read.clean, own, name)
+        clean = _amounts(read.clean, own, name) if own.value else read.clean
+        yield clean.replace_schema_metadata({QUESTION: name}) if name else clean
     for (row, code, why), by in sorted(refused.items()):
         whom = "" if len(by) == len(fields.questions) else f" (for {', '.join(by)})"
         yield Damage(code, f"{why}{whom}", found.position(row), found.record(row), tuple(by))
 
 
-def _batch(batch: pa.RecordBatch, fields: FieldMapping, name: str) -> pa.RecordBatch:
-    """Return what a question takes: values are 0 for none, and rounded to whole units if they are to be."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns["time"] = columns["time"].cast(pa.timestamp("us", "UTC"))
-    if "value" in columns:
-        numbers = columns["value"].to_numpy(zero_copy_only=False)
-        none = np.isnan(numbers)
-        counter("events_without_value", name).inc(int(np.count_nonzero(none)))
-        numbers = np.where(none, 0.0, numbers)
-        if fields.whole:
-            with np.errstate(over="ignore"):
-                units = np.clip(numbers / fields.value_unit, -MOST_UNITS, MOST_UNITS)
-            numbers = np.rint(units)
-            apart = np.abs(units - numbers) > EXACT * np.maximum(1.0, np.abs(units))
-            counter("values_rounded", name).inc(int(np.count_nonzero(apart)))
-        columns["value"] = pa.array(numbers)
-    return pa.RecordBatch.from_pydict(columns, metadata={QUESTION: name} if name else None)
+def _amounts(batch: pa.RecordBatch, fields: FieldMapping, name: str) -> pa.RecordBatch:
+    """Return a batch whose values are 0 for none, and whole units if they are to be."""
+    numbers = batch["value"].to_numpy(zero_copy_only=False)
+    none = np.isnan(numbers)
+    counter("events_without_value", name).inc(int(np.count_nonzero(none)))
+    numbers = np.where(none, 0.0, numbers)
+    if fields.whole:
+        with np.errstate(over="ignore"):
+            units = np.clip(numbers / fields.value_unit, -MOST_UNITS, MOST_UNITS)
+        numbers = np.rint(units)
+        apart = np.abs(units - numbers) > EXACT * np.maximum(1.0, np.abs(units))
+        counter("values_rounded", name).inc(int(np.count_nonzero(apart)))
+    return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(numbers))
 
 
 def is_for(batch: pa.RecordBatch, name: str) -> bool:

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from privstream.transforms.reading.fields import DeadLetter
 from raw_rows import read_events, readings
 
@@ -44,7 +43,7 @@ def read_path(path: Path, **fields: Any) -> Outcome:
                 letters.append(found.reason)
                 check_clear(found.reason)
                 continue
-            times = found["time"].cast(pa.int64()).to_pylist()
+            times = found["time"].to_pylist()
             events.update(zip(found["user"].to_pylist(), found["item"].to_pylist(), times, strict=True))
     except (ValueError, TypeError) as error:
         check_clear(str(error))

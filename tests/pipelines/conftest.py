@@ -39,12 +39,6 @@ class SaveBatch(beam.DoFn):
             writer.write_batch(element)
 
 
-def in_microseconds(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
-    """Return events with their times as numbers, after checking that these are timestamps."""
-    assert table.schema.field("time").type == pa.timestamp("us", "UTC")
-    return table.set_column(table.schema.get_field_index("time"), "time", table["time"].cast(pa.int64()))
-
-
 @pytest.fixture
 def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
     """Return a function that reads a pattern under a field mapping."""
@@ -67,7 +61,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
             and counter.key.metric.name != COMPLETE
         }
         tables = [pa.ipc.open_file(pa.OSFile(str(path))).read_all() for path in batches.iterdir()]
-        rows = [row for table in tables for row in in_microseconds(table).to_pylist()]
+        rows = [row for table in tables for row in table.to_pylist()]
         rows.sort(key=lambda row: (row["time"], row["user"], row["item"]))
         return Outcome(rows, read_row_file(str(letters), DeadLetter), counters)
 
@@ -80,7 +74,7 @@ def read_all() -> Callable[..., Found]:
 
     def read_all(pattern: object, **fields: object) -> Found:
         found = list(read_events(pattern, readings(**fields)))
-        batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
+        batches = [each for each in found if isinstance(each, pa.RecordBatch)]
         rows = [row for batch in batches for row in batch.to_pylist()]
         return Found(rows, [each for each in found if isinstance(each, DeadLetter)])
 

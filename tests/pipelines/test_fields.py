@@ -21,7 +21,7 @@ def normalise(users, items, times, **options):
 def times_of(values, **options):
     batch, refusals = normalise(["u"] * len(values), ["i"] * len(values), values, **options)
     assert [refusal.code for refusal in refusals] == []
-    return batch["time"].cast(pa.int64()).to_pylist()
+    return batch["time"].to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -205,19 +205,6 @@ def _of_each_kind(column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marke
         return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
 
 
-def checked_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of `EventFields.schema` of a batch that has been checked by these rules; no time is 1970."""
-    nothing = pa.scalar(0, pa.int64())
-    columns = [
-        batch[field.name].cast(field.type) if field.name in batch.schema.names else pa.repeat(nothing, batch.num_rows)
-        for field in schema
-    ]
-    numbers = [column for column in columns if pa.types.is_floating(column.type)]
-    if any(column.null_count for column in columns) or not all(pc.all(pc.is_finite(each)).as_py() for each in numbers):
-        raise ValueError("columns that are said to be checked must have no nulls, and finite numbers alone")
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 class Unusable(NamedTuple):
     """A record that breaks a rule, as text."""
 
