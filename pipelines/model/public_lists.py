@@ -76,8 +76,8 @@ def objects(name: str, value: Any, read: Callable[[Mapping[str, Any]], Read]) ->
 
 
 def _lines(path: str) -> Iterator[list[tuple[int, bytes]] | Damage]:
-    with opened_events(EventFile(path, facts_of(path).size, "jsonl")) as stream:
-        yield from read_lines(stream)
+    with opened_events(EventFile(path, facts_of(path).size, "jsonl")) as pieces:
+        yield from read_lines(pieces)
 
 
 class Point(Model):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from privstream.pipelines.sources.formats import (
     RawEvents,
     TextForm,
     UnfitError,
-    read_pieces,
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import quote
@@ -82,25 +81,25 @@ class Records(NamedTuple):
         return (Damage(code, rule, self.position(row), self.record(row)) for row in wrong), others
 
 
-def schema(stream: BinaryIO, form: TextForm = PLAIN) -> pa.Schema | None:
+def schema(pieces: Iterator[bytes], form: TextForm = PLAIN) -> pa.Schema | None:
     """Return the header's fields, all of them text; None if the file is empty."""
-    found = _header(read_pieces(stream, form.encoding), form)
+    found = _header(pieces, form)
     if found is None:
         return None
     return pa.schema([(name, pa.string()) for name in found[0].names], metadata={NAMES_MAY_BE_DATA: "no header"})
 
 
-def check(stream: BinaryIO, form: TextForm = PLAIN) -> None:
+def check(pieces: Iterator[bytes], form: TextForm = PLAIN) -> None:
     """Refuse text without its end, too long records, a quote that is not closed, one that makes a record of several."""
-    for _ in _blocks(read_pieces(stream, form.encoding), form):
+    for _ in _blocks(pieces, form):
         pass
 
 
 def read(
-    stream: BinaryIO, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
+    pieces: Iterator[bytes], fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
 ) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line."""
-    for block, header in _blocks(read_pieces(stream, form.encoding), form):
+    for block, header in _blocks(pieces, form):
         records = block
         if RETURN.search(records.text):
             outside = (header.quoted.sub(b"", records.bytes_of(row)) for row in range(len(records.ends)))

@@ -19,15 +19,24 @@ import numpy as np
 import pyarrow as pa
 from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
 from privstream.pipelines.sources.fields import FieldMapping, Readings
-from privstream.pipelines.sources.formats import COMPRESSED, UTF_8, Damage, InputFileError, RawEvents, UnfitError
+from privstream.pipelines.sources.formats import (
+    BLOCK_BYTES,
+    COMPRESSED,
+    UTF_8,
+    Damage,
+    InputFileError,
+    RawEvents,
+    UnfitError,
+    as_utf_8,
+)
 from privstream.pipelines.stores import check_store, facts_of, listed, opened, reason, scheme_of
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 from privstream.transforms.reading.frames import Parsed, read_rows
 
 FORMATS = {"avro": avro_events, "parquet": parquet_events, "jsonl": text_lines, "csv": csv_events, "xlsx": xlsx_events}
-"""Each has, of an open file, a `schema`, None if records say it or the file is empty; a `check` for damage; `read`; and
-the `RULE` that a damaged file breaks."""
+"""Each has, of what `opened_events` gives, a `schema`, None if records say it or there are none; a `check` for damage;
+`read`; and the `RULE` that a damaged file breaks."""
 ENDINGS = {name: name for name in FORMATS} | {"ndjson": "jsonl", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
 FILES_AT_ONCE = 16  # that are looked at before a run
@@ -103,8 +112,8 @@ def files_with(fields: Readings, pattern: str, format: str | None = None) -> lis
 
 def check_fields(file: EventFile, fields: Readings) -> None:
     """Check that a file can be opened and that its schema or header, if it has one, has the fields."""
-    with opened_events(file) as stream:
-        schema = FORMATS[file.format].schema(stream, fields.text)
+    with opened_events(file, fields.text.encoding) as events:
+        schema = FORMATS[file.format].schema(events, fields.text)
     if schema is not None:
         fields.check(schema, file.path)
 
@@ -130,8 +139,8 @@ def check_unchanged(file: EventFile) -> None:
 
 
 @contextmanager
-def opened_events(file: EventFile) -> Iterator[BinaryIO]:
-    """Open a file, of compressed text what is in it.
+def opened_events(file: EventFile, encoding: str = UTF_8) -> Iterator[Any]:
+    """Open a file: a stream of bytes, or, of text, compressed or not, pieces of about a mebibyte in UTF-8.
 
     Errors in the block become one that names the file: those of libraries may quote its bytes.
     """
@@ -139,10 +148,14 @@ def opened_events(file: EventFile) -> Iterator[BinaryIO]:
         raw = opened(file.path)
     except OSError as error:
         raise InputFileError(f"cannot read {file.path}: {reason(error)}") from None
-    packed = file.format in TEXT_FORMATS and file.path.endswith(tuple(COMPRESSED))
     with raw:
         try:
-            yield _decompressed(raw, file.path) if packed else raw
+            if file.format not in TEXT_FORMATS:
+                yield raw
+            else:
+                text = _decompressed(raw, file.path) if file.path.endswith(tuple(COMPRESSED)) else raw
+                pieces = iter(partial(text.read, BLOCK_BYTES), b"")
+                yield pieces if encoding == UTF_8 else as_utf_8(pieces, encoding)
         except (InputFileError, AssertionError):
             raise
         except UnfitError as error:
@@ -168,8 +181,8 @@ Raw = Iterator[RawEvents | Damage]
 def read_file(file: EventFile, fields: Readings) -> Raw:
     """Read a file, or a row group of it, which must be as it was found, before and after."""
     check_unchanged(file)
-    with opened_events(file) as stream:
-        yield from FORMATS[file.format].read(stream, fields.names, fields.text, file.group or 0)
+    with opened_events(file, fields.text.encoding) as events:
+        yield from FORMATS[file.format].read(events, fields.names, fields.text, file.group or 0)
     check_unchanged(file)
 
 
@@ -240,8 +253,8 @@ def unusable(files: Sequence[EventFile], fields: Readings) -> Counter[str]:
     """
     for file in files:
         if scheme_of(file.path) is None:
-            with opened_events(file) as stream:
-                FORMATS[file.format].check(stream, fields.text)
+            with opened_events(file, fields.text.encoding) as events:
+                FORMATS[file.format].check(events, fields.text)
             for part in parts_of(file)[:1]:
                 next(read_file(part, fields), None)
     codes: Counter[str] = Counter()

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from privstream.transforms.reading.fields import describe_row
@@ -102,14 +102,8 @@ def _as_no_text(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(NO_TEXT, _as_no_text)
 
 
-def read_pieces(stream: BinaryIO, encoding: str = UTF_8) -> Iterator[bytes]:
-    """Read text as UTF-8 in pieces of about a mebibyte; what is no text in it becomes bytes that are no UTF-8."""
-    pieces = iter(lambda: bytes(stream.read(BLOCK_BYTES)), b"")
-    return pieces if encoding == UTF_8 else as_utf_8(pieces, encoding)
-
-
 def as_utf_8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """Return text of another encoding as UTF-8."""
+    """Return text of another encoding as UTF-8; what is no text in it becomes bytes that are no UTF-8."""
     first = next(pieces, b"")
     if first.startswith(BYTE_ORDER_MARK):
         raise UnfitError("it begins with the byte order mark of UTF-8: --encoding must be utf-8, or not given")

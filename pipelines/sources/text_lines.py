@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
 from privstream.pipelines.sources.formats import (
     BYTE_ORDER_MARK,
     PLAIN,
     TEXT_RULE,
-    UTF_8,
     Damage,
     RawEvents,
     TextForm,
     places,
-    read_pieces,
 )
 from privstream.transforms.reading.fields import column_of, quote
 from pydantic_core import from_json
@@ -28,10 +26,10 @@ REASON = "line must be one JSON object"
 RULE = TEXT_RULE
 
 
-def read_lines(stream: BinaryIO, encoding: str = UTF_8) -> Iterator[list[tuple[int, bytes]] | Damage]:
-    """Read lines that are not blank, with their numbers, in blocks of about a mebibyte; too long ones are reported."""
+def read_lines(pieces: Iterator[bytes]) -> Iterator[list[tuple[int, bytes]] | Damage]:
+    """Read lines that are not blank, with their numbers, those of a piece together; too long ones are reported."""
     read, rest = 0, b""
-    for piece in chain(read_pieces(stream, encoding), [b"\n"]):
+    for piece in chain(pieces, [b"\n"]):
         *lines, rest = (rest + piece).split(b"\n")
         found: list[tuple[int, bytes]] = []
         for number, line in enumerate(lines, read + 1):
@@ -47,21 +45,21 @@ def read_lines(stream: BinaryIO, encoding: str = UTF_8) -> Iterator[list[tuple[i
         rest = rest[: MAX_LINE_BYTES + 2]  # is too long, whatever follows: a carriage return at the end does not count
 
 
-def schema(stream: BinaryIO, form: TextForm = PLAIN) -> None:
+def schema(pieces: Iterator[bytes], form: TextForm = PLAIN) -> None:
     """Return nothing: which fields a line of JSON has is decided line by line."""
 
 
-def check(stream: BinaryIO, form: TextForm = PLAIN) -> None:
+def check(pieces: Iterator[bytes], form: TextForm = PLAIN) -> None:
     """Refuse text without its end, such as compressed text that is cut short."""
-    for _ in read_pieces(stream):
+    for _ in pieces:
         pass
 
 
 def read(
-    stream: BinaryIO, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
+    pieces: Iterator[bytes], fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
 ) -> Iterator[RawEvents | Damage]:
     """Read some fields of JSON lines; lines that are no JSON objects are reported with their number."""
-    for lines in read_lines(stream, form.encoding):
+    for lines in read_lines(pieces):
         if isinstance(lines, Damage):
             yield lines
         else:

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines.model.public_lists import Reading, queries, ranges, rules
-from privstream.pipelines.sources import csv_events, formats, text_lines
+from privstream.pipelines.sources import csv_events, files, text_lines
 from privstream.pipelines.sources.formats import InputFileError
 
 HONEST = [{"user": f"u{number}", "item": "rain", "time": f"2024-01-01T00:{number % 60:02}:00"} for number in range(90)]
@@ -33,7 +33,7 @@ TEXTS = {"jsonl": json_text, "csv": csv_text}
 @pytest.mark.parametrize(("beyond", "place"), [(1, 0), (200, 45), (5000, 90)])
 def test_a_line_that_is_too_long_is_one_dead_letter(beyond, place, tmp_path, monkeypatch, read_all):
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(formats, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 300)
     lines = json_text(HONEST).splitlines(keepends=True)
     lines.insert(place, '{"user": "v", "item": "%s", "time": "2024-01-01"}' % ("x" * (1000 + beyond)) + "\n")
     (tmp_path / "a.jsonl").write_text("".join(lines))
@@ -122,7 +122,7 @@ def written(*rows, end="\n", quoting=csv.QUOTE_MINIMAL):
 
 @pytest.fixture(params=BLOCKS)
 def blocks(request, monkeypatch):
-    monkeypatch.setattr(formats, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(files, "BLOCK_BYTES", request.param)
 
 
 BARE = [f"v,{item},{TIME}" for item in ("a\rb", "\r", '"a"\rb')]
@@ -195,7 +195,7 @@ def test_what_a_csv_writer_writes_is_read(rows, end, quoting, block, tmp_path_fa
     path = tmp_path_factory.getbasetemp() / "round.csv"
     write(path, written(*[(*row, TIME) for row in rows], end=end, quoting=quoting))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "BLOCK_BYTES", block)
+        patch.setattr(files, "BLOCK_BYTES", block)
         found, letters = read_all(path)
     assert [(row["user"], row["item"]) for row in found] == rows
     assert letters == []
@@ -221,7 +221,7 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
     write(path, "".join(records))
     for block in BLOCKS:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(formats, "BLOCK_BYTES", block)
+            patch.setattr(files, "BLOCK_BYTES", block)
             rows, letters = read_all(path)
         users = [row["user"] for row in rows if row["user"][:1] == "u"]
         assert users == [f"u{number}" for number in range(len(shapes))]
