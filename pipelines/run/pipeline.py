@@ -27,7 +27,13 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Tell, crew
-from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles, alone_in
+from privstream.pipelines.sinks.writers import (
+    WriteDeadLetterFiles,
+    WriteReleased,
+    WriteRows,
+    WriteWindowFiles,
+    alone_in,
+)
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.sources.files import EventFile, is_for
 from privstream.pipelines.sources.frame_files import save_rows
@@ -270,7 +276,8 @@ class EventPipeline:
             return self._windows(path, asked.row_type, order, self.sent[name])
         if asked.transform.view is None:
             return WriteRows(path, asked.row_type, order=order, option="output")
-        return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
+        write = WriteRows if asked.counts is None else WriteReleased
+        return write(f"{path}{RELEASED}", asked.released_type)
 
     def _windows(self, path: str, row_type: type, order: Sequence[str], to: Any) -> WriteWindowFiles:
         return WriteWindowFiles(path, row_type, self.places.format, order, destinations=to, option="output")

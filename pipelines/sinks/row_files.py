@@ -24,8 +24,6 @@ from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.stores import imported, opened, whole_file
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.batches import from_stream
-from privstream.transforms.counters import counter
 from privstream.transforms.reading.domain import join_columns, split_item
 from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.steps import timestamp
@@ -193,23 +191,6 @@ def write_row_file(path: str, row_type: type, rows: Rows) -> None:
     table = rows if isinstance(rows, pa.Table) else plain_table(row_type, rows)
     with whole_file(path) as stream:
         write_rows(stream, row_type, [table], output_format(path))
-
-
-def write_parts(
-    impulse: bytes, parts: Iterable[Any], path: str, format: str, row_type: Any, order: Sequence[str], owner_only: bool
-) -> None:
-    """Write the file of a pipeline, and count that it is complete.
-
-    Parts are pairs of a key and an Arrow stream. Where rows have an item, the order of the keys is that of the file.
-    """
-    tables: Iterable[pa.Table] = (from_stream(data) for _, data in parts)
-    if order or shape_of(row_type).item is not None:
-        found = [from_stream(data) for _, data in sorted(parts)]
-        table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
-        tables = [sort_table(table, order) if order else table]
-    with whole_file(path, owner_only=owner_only) as stream:
-        write_rows(stream, row_type, tables, format)
-    counter(COMPLETE).inc()
 
 
 def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], format: str) -> None:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import apache_beam as beam
 import pyarrow as pa
+import pyarrow.parquet as pq
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
@@ -40,12 +41,11 @@ from privstream.pipelines.sinks.row_files import (
     read_table,
     shape_of,
     sort_table,
-    write_parts,
     write_rows,
 )
-from privstream.pipelines.stores import check_destination, exists, join, scheme_of, write_once
+from privstream.pipelines.stores import check_destination, exists, join, scheme_of, whole_file, write_once
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.batches import to_stream
+from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import ENDED
@@ -63,8 +63,6 @@ class WriteRows(beam.PTransform[Any, Any]):
 
     Args:
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
-        tables: whether tables come in place of rows: pairs of an encoded `StepKey` and an Arrow stream, times in
-            microseconds.
     """
 
     def __init__(
@@ -75,10 +73,9 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         option: str = "--output",
         owner_only: bool = False,
-        tables: bool = False,
     ) -> None:
         super().__init__()
-        self.row_type, self.tables = row_type, tables
+        self.row_type = row_type
         format = output_format(path, option)
         check_destination(path, option)
         shape_of(row_type)  # rows that cannot be written are refused before the run
@@ -87,23 +84,67 @@ class WriteRows(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, rows: Any) -> Any:
-        def encoded(rows: Iterable[Any], row_type: Any = self.row_type) -> tuple[bytes, bytes]:
-            return b"", to_stream(plain_table(row_type, rows))
+        def encoded(rows: Iterable[Any], row_type: Any = self.row_type) -> bytes:
+            return to_stream(plain_table(row_type, rows))
 
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
-        if not self.tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
-            rows = (
-                rows
-                | "Plain" >> beam.Map(tuple).with_output_types(Any)
-                | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
-                | "Encoded" >> beam.Map(encoded).with_output_types(tuple[bytes, bytes])
-            )
+        parts = (  # without their schema, which Flink cannot hand to a side input in streaming mode
+            rows
+            | "Plain" >> beam.Map(tuple).with_output_types(Any)
+            | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
+            | "Encoded" >> beam.Map(encoded).with_output_types(bytes)
+        )
         return (
             rows.pipeline
             | "Once" >> beam.Impulse()
-            | "Write file" >> beam.Map(write_parts, AsIter(rows), **self.arguments)
+            | "Write file" >> beam.Map(write_parts, AsIter(parts), **self.arguments)
         )
+
+
+def write_parts(
+    impulse: bytes,
+    parts: Iterable[bytes],
+    path: str,
+    format: str,
+    row_type: Any,
+    order: Sequence[str],
+    owner_only: bool,
+) -> None:
+    """Write the file of a pipeline from Arrow streams of rows, and count that it is complete."""
+    tables: Iterable[pa.Table] = map(from_stream, parts)
+    if order or shape_of(row_type).item is not None:
+        found = [*map(from_stream, sorted(parts))]
+        table = pa.concat_tables(found, promote_options="default") if found else plain_table(row_type, ())
+        tables = [sort_table(table, order) if order else table]
+    with whole_file(path, owner_only=owner_only) as stream:
+        write_rows(stream, row_type, tables, format)
+    counter(COMPLETE).inc()
+
+
+class WriteReleased(beam.PTransform[Any, Any]):
+    """Writes what a run over files releases, of which a view makes rows, as one Parquet file in the order of the keys.
+
+    It comes as pairs of an encoded `StepKey` and an Arrow stream, with times in microseconds.
+    """
+
+    def __init__(self, path: str, row_type: type) -> None:
+        super().__init__()
+        check_destination(path)
+        self.arguments = {"path": path, "schema": shape_of(row_type).schema}
+
+    @override
+    def expand(self, tables: Any) -> Any:
+        once = tables.pipeline | "Once" >> beam.Impulse()
+        return once | "Write file" >> beam.Map(write_released, AsIter(tables), **self.arguments)
+
+
+def write_released(impulse: bytes, tables: Iterable[tuple[bytes, bytes]], path: str, schema: pa.Schema) -> None:
+    """Write the file, and count that it is complete."""
+    found = [from_stream(data) for _, data in sorted(tables)] or [schema.empty_table()]
+    with whole_file(path) as stream:
+        pq.write_table(pa.concat_tables(found).cast(schema), stream)
+    counter(COMPLETE).inc()
 
 
 class WriteWindowFiles(beam.PTransform[Any, Any]):

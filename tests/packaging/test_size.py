@@ -21,9 +21,9 @@ MOST_LINES = 500
 
 CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (8_590, 41),
-    "transforms": (7_910, 33),
-    "pipelines": (12_970, 72),
-    "tests": (27_995, 199),
+    "transforms": (7_880, 32),
+    "pipelines": (13_000, 72),
+    "tests": (27_990, 199),
     "benchmarks": (1_690, 7),
     "deploy": (450, 3),
 }
@@ -33,10 +33,10 @@ The last rise, of transforms by 15, tests by 220, deploy by 5 and pages by 200 w
 attackers of 1.0.0 found.
 """
 
-WORDS = 57_050
+WORDS = 57_040
 """Of all pages, *.md."""
 
-WALK = (107, 22)
+WALK = (100, 20)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {

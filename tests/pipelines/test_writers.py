@@ -27,7 +27,7 @@ from privstream.pipelines.sinks.row_files import (
     with_item_columns,
     write_row_file,
 )
-from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteRows, WriteWindowFiles
+from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteReleased, WriteRows, WriteWindowFiles
 from privstream.pipelines.stores import whole_file
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter, KeyCount
@@ -195,9 +195,9 @@ def test_tables_are_put_together_and_sorted(tmp_path):
 
     pipeline = beam.Pipeline(runner="FnApiRunner")
     parts = pipeline | beam.Create([(b"2", packed(table[2:])), (b"1", packed(table[:2]))])
-    parts | "Some" >> WriteRows(str(tmp_path / "some.parquet"), KeyCount, tables=True)
+    parts | "Some" >> WriteReleased(str(tmp_path / "some.parquet"), KeyCount)
     none = parts | beam.Filter(lambda part: not part)
-    none | "None" >> WriteRows(str(tmp_path / "none.parquet"), KeyCount, tables=True)
+    none | "None" >> WriteReleased(str(tmp_path / "none.parquet"), KeyCount)
     pipeline.run().wait_until_finish()
     assert read_row_file(str(tmp_path / "some.parquet"), KeyCount) == rows
     found = read_plain(str(tmp_path / "some.parquet"), KeyCount)
