@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
@@ -17,7 +18,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace, NoiseSum, tail
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from scipy import optimize, special
+from scipy import special
 
 WHOLE_NUMBERS = tuple(sorted({2**power for power in range(17)} | {3 * 2**power for power in range(15)}))
 """Edges of the grid: 1, 2, 3, 4, 6, 8, 12, .., 65,536; from 2 on each at most half as large again."""
@@ -129,7 +130,7 @@ class NoisyHistogram:
         found = np.zeros(len(self.counts))
         if self.seen:
             sums = np.cumsum(self.counts[: self.seen.stop][::-1].astype(np.float64))
-            rising = np.maximum(optimize.isotonic_regression(sums).x, 0.0)
+            rising = np.maximum(scipy.optimize.isotonic_regression(sums).x, 0.0)
             found[: self.seen.stop] = np.diff(rising, prepend=0.0)[::-1]
         return found
 
