@@ -215,23 +215,22 @@ MOST_SHARDS = 32_768
 
 # fmt: off
 EVENLY_SPREAD = (
-    58, 43, 50, 1, 178, 4, 8, 131, 257, 190, 14, 36, 51, 255, 142, 37, 459, 39, 42, 33, 77, 19, 35, 177, 63, 11,
-    160, 6, 45, 112, 91, 54, 218, 313, 81, 167, 208, 7, 25, 184, 16, 9, 181, 2, 52, 203, 88, 173, 59, 101, 31, 310,
-    405, 97, 183, 171, 165, 236, 104, 0, 106, 100, 130, 15, 60, 143, 26, 5, 23, 41, 155, 170, 3, 248, 76, 73, 182,
-    370, 53, 153, 226, 27, 161, 71, 149, 747, 105, 294, 376, 38, 122, 119, 30, 21, 70, 191, 17, 269, 210, 82, 40,
-    388, 273, 789, 141, 62, 247, 93, 64, 563, 99, 22, 78, 57, 13, 29, 120, 10, 98, 109, 68, 96, 67, 439, 56, 379,
-    74, 46,
+    23, 134, 43, 31, 32, 115, 79, 55, 97, 29, 271, 19, 55, 31, 95, 30, 233, 11, 216, 40, 52, 223, 128, 135, 45,
+    61, 179, 226, 10, 183, 191, 131, 245, 199, 79, 354, 20, 75, 184, 88, 56, 85, 211, 249, 72, 52, 64, 140, 56, 7,
+    2, 13, 32, 98, 215, 71, 552, 37, 313, 61, 298, 22, 179, 4, 212, 3, 0, 3, 9, 60, 38, 146, 85, 60, 83, 414, 378,
+    61, 48, 97, 52, 50, 253, 121, 86, 77, 122, 10, 54, 116, 85, 3, 65, 38, 3, 230, 111, 11, 102, 17, 171, 57, 85,
+    173, 74, 202, 33, 372, 176, 107, 79, 132, 198, 408, 8, 47, 37, 185, 48, 611, 77, 41, 129, 40, 151, 100, 147,
+    41,
 )
 # fmt: on
-"""Names of shards. Flink hands keys to slots by a hash: of 0 to 15 it gives 5 to one slot and 11 to the other. The i-th
-name here lies in the group of keys of which the number is i with its seven bits reversed, so that the first n names
-are spread over any number of slots as evenly as can be."""
+"""What stands in place of a step in the keys of shards. Flink hands keys to slots by a hash: of 16 keys that only count
+one of four slots gets 2, and another 6. With these the i-th key lies in the group of keys of which the number is i
+with its seven bits reversed, so that the first n are spread over any number of slots as evenly as can be."""
 
 
-def people_key(shard: int) -> bytes:
-    """Return the key under which a stage keeps what it remembers of a shard of people."""
-    name = EVENLY_SPREAD[shard] if shard < len(EVENLY_SPREAD) else MOST_SHARDS + shard
-    return name.to_bytes(4, "big")
+def shard_key(shard: int) -> bytes:
+    """Return the key under which a stage keeps what it remembers of a shard, of people or of items."""
+    return StepKey(EVENLY_SPREAD[shard] if shard < len(EVENLY_SPREAD) else 0, shard).to_bytes()
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed, KeyedBatch, people_key
+from privstream.transforms.batches import Keyed, KeyedBatch, shard_key
 from privstream.transforms.parameters import Parameters, plain
 from privstream.transforms.people.bounding import CloseWindows, SplitByRules, SplitEvents, ToClock
 from privstream.transforms.reading.domain import MOST_COLUMNS
@@ -236,7 +236,7 @@ class PeopleTransform(PrivateTransform):
         in_window, *in_run = self._limits()
         held = apply_dofn(batches | "CloseWindows" >> CloseWindows(self.steps), in_window, Keyed)
         for stage in in_run:
-            clocks = WithClock(self.steps, map(people_key, self._shared.of(self.shards)))
+            clocks = WithClock(self.steps, map(shard_key, self._shared.of(self.shards)))
             held = apply_dofn(held | "PeopleClocks" >> clocks, stage, Keyed)
         return held
 

@@ -263,13 +263,12 @@ def read_row_file(path: str, row_type: Any) -> list[Any]:
 
 def read_rows(option: str, path: str, row_type: Any) -> pa.Table:
     """Read a file of rows as `read_table` does; what is wrong with it is a ValueError that names it."""
+    output_format(path, option)
     try:
         return read_table(path, row_type)
     except OSError as error:
         raise ValueError(f"{option} must be a readable file, got {path}: {error.strerror}") from None
     except Exception as error:  # each format has its own errors
-        if isinstance(error, ValueError) and "must end in" in str(error):
-            raise ValueError(str(error).replace("path", option, 1)) from None
         rule = f"{option} must have {row_type.__name__} rows that privstream wrote"
         raise ValueError(f"{rule}, got {path} ({type(error).__name__})") from None
 

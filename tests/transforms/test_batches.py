@@ -27,7 +27,7 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     encode,
-    people_key,
+    shard_key,
 )
 from privstream.transforms.people.bounding import SplitEvents
 from privstream.transforms.reading.domain import Domain
@@ -151,7 +151,7 @@ def _arrow(text):
 
 def test_names_differ() -> None:
     """No two shards are under one key."""
-    assert len({people_key(shard) for shard in range(MOST_SHARDS)}) == MOST_SHARDS
+    assert len({shard_key(shard) for shard in range(MOST_SHARDS)}) == MOST_SHARDS
 
 
 LARGE = bytes(range(256)) * (SMALLEST // 128)

@@ -19,6 +19,7 @@ from privstream.transforms.batches import (
     encode,
     first_of_run,
     in_order,
+    shard_key,
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, PLACES, READINGS
@@ -326,7 +327,7 @@ def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:
     shard = (counted.items % np.uint64(shards)).astype(np.int64)
     for number in np.unique(shard).tolist():
         some = counted.some(np.flatnonzero(shard == number))
-        yield StepKey(0, number).to_bytes(), stepped(step, encode(some))
+        yield shard_key(number), stepped(step, encode(some))
 
 
 class CountEvents(BoundEvents):
@@ -336,10 +337,10 @@ class CountEvents(BoundEvents):
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         sums = None if events.values is None else events.values.astype(np.int64)
         counted = CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums)
-        yield StepKey(0, key.shard).to_bytes(), stepped(key.step, encode(add_up(counted)))
+        yield shard_key(key.shard), stepped(key.step, encode(add_up(counted)))
 
 
-CLOCK = StepKey(0, 0).to_bytes() + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
+CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
 
 
 def sums_record(step: int, sums: np.ndarray) -> Keyed:

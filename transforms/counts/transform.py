@@ -27,6 +27,7 @@ from privstream.transforms.batches import (
     StepKey,
     encode,
     from_stream,
+    shard_key,
     string_buffers,
     to_stream,
 )
@@ -328,7 +329,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             ended=self.ended,
         )
         counts = self._without_sums(counted, apply_dofn)
-        clocks = WithClock(self.steps, (StepKey(0, shard).to_bytes() for shard in self._shared.of(self.shards)))
+        clocks = WithClock(self.steps, map(shard_key, self._shared.of(self.shards)))
         tables = apply_dofn(counts | "WithClock" >> clocks, publish, Keyed)
         if self.ended:
             return tables

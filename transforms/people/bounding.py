@@ -30,7 +30,7 @@ from privstream.transforms.batches import (
     encode,
     first_of_run,
     in_order,
-    people_key,
+    shard_key,
     string_buffers,
     take_arguments,
     totals,
@@ -415,10 +415,10 @@ class BoundPerWindow(BoundEvents):
         elif not self.by_people:
             yield on_clock(key.step, encode(held.some(slice(None))))
         elif not self.in_parts:
-            yield people_key(key.shard), stepped(key.step, encode(held))
+            yield shard_key(key.shard), stepped(key.step, encode(held))
         else:
             for part in parts_of_people(held):
-                yield people_key(key.shard), stepped(key.step, part)
+                yield shard_key(key.shard), stepped(key.step, part)
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:

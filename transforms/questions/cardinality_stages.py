@@ -18,7 +18,7 @@ from privstream.transforms.batches import (
     StepKey,
     encode,
     first_of_run,
-    people_key,
+    shard_key,
     totals,
 )
 from privstream.transforms.counters import count_dropped, counter
@@ -93,7 +93,7 @@ class LastPresence(BoundEvents):
         rows = order[np.roll(first_of_run(events.users[order]), -1)]  # the first row is always one
         kinds = events.items[rows]
         last = HolderBatch(events.users[rows], kinds, self.stays(key.step, kinds, events.times[rows]), NO_NAMES)
-        yield people_key(key.shard), stepped(key.step, encode(last))
+        yield shard_key(key.shard), stepped(key.step, encode(last))
 
     def stays(self, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens."""

@@ -18,7 +18,7 @@ from privstream.mechanisms.limits.contributions import ContributionHistogram, No
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
-from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, StepKey, first_of_run, people_key
+from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, StepKey, first_of_run, shard_key
 from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.parameters import within
 from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts, last_of_each
@@ -39,7 +39,7 @@ ALL_TIME = Steps(size=2**59, first=0, end=1)
 def by_people(batch: KeyedBatch) -> tuple[bytes, Waiting]:
     """Return events under the key of their people, whatever their window."""
     place, (_, data) = batch
-    return people_key(StepKey.from_bytes(place).shard), (place, data)
+    return shard_key(StepKey.from_bytes(place).shard), (place, data)
 
 
 class DataSetTransform(PrivateTransform):

@@ -30,7 +30,7 @@ from privstream.transforms.batches import (
     StepKey,
     encode,
     first_of_run,
-    people_key,
+    shard_key,
 )
 from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.counts.transform import CountedTransform
@@ -231,7 +231,7 @@ class BoundValues(BoundEvents):
         some = order[places[order] < self.limit]
         count_dropped("values", len(events.users), len(events.users) - len(some))
         held = HolderBatch(events.users[some], events.items[some], places[some].astype(np.uint16), NO_NAMES)
-        yield people_key(key.shard), stepped(key.step, encode(held))
+        yield shard_key(key.shard), stepped(key.step, encode(held))
 
 
 class NumericQuantiles(QuantilesParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
