@@ -19,7 +19,7 @@ from privstream.pipelines.sinks.writers import Destination, UnreachableError
 from privstream.pipelines.sources.fields import Readings
 from privstream.pipelines.sources.files import Raw
 from privstream.pipelines.sources.formats import Damage, places
-from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts, read_by
+from privstream.pipelines.sources.readers import Polled, PolledSource, poll_parts, read_by
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.counters import counter
@@ -120,7 +120,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         """Ask for records, and parse them where they arrive."""
         parts = [str(partition).encode() for partition in self.partitions]
         source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)
-        return read_by(parse_records, poll_parts(pbegin, parts, source, Records), "Parse", self.fields)
+        return read_by(parse_records, poll_parts(pbegin, parts, source, PolledRecords), "Parse", self.fields)
 
     def _check_stamps(self) -> None:
         """Refuse a topic whose producers stamp its records; go on if who asks may not know."""
@@ -139,7 +139,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
             )
 
 
-class Records(NamedTuple):
+class PolledRecords(NamedTuple):
     """Neighbouring records of a partition that arrived in one tick."""
 
     path: str  # topic and partition
@@ -148,7 +148,7 @@ class Records(NamedTuple):
 
 
 class AskKafka(PolledSource):
-    """Gives the `Records` of one partition for each part; a position is an offset, and the time that it reached."""
+    """Gives the `PolledRecords` of one partition for each part; a position is an offset, and its time."""
 
     def __init__(self, brokers: str, topic: str, settings: Mapping[str, str], seconds: float) -> None:
         super().__init__(seconds)
@@ -161,7 +161,7 @@ class AskKafka(PolledSource):
         for consumer, _ in self._consumers.values():
             consumer.close()
 
-    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Polled:
         """Read to the end of the partition or the limits of one question; while no broker answers, nothing.
 
         Each record has the tick at which it arrived, by the broker; a partition's time never runs backwards.
@@ -172,10 +172,10 @@ class AskKafka(PolledSource):
         try:
             consumer, offset, end = self._consumer_at(part, offset)
         except KafkaException:
-            return Answer((), position, watermark)
+            return Polled((), position, watermark)
         messages, offset = self._consume(consumer, offset, end)
         self._consumers[part] = consumer, offset
-        found: list[tuple[Records, int]] = []
+        found: list[tuple[PolledRecords, int]] = []
         size = 0
         arrived, place = reached // TICK * TICK, f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
         for message in messages:
@@ -184,13 +184,13 @@ class AskKafka(PolledSource):
                 arrived = max(arrived, millis * 1000 // TICK * TICK)
             value = message.value() or b""
             if not found or found[-1][1] != arrived or size > RECORD_BYTES:
-                found.append((Records(place, [], []), arrived))
+                found.append((PolledRecords(place, [], []), arrived))
                 size = 0
             found[-1][0].offsets.append(message.offset() or 0)
             found[-1][0].values.append(value)
             size += len(value)
         reached = max(reached, arrived, began - MARGIN if offset >= end else 0)
-        return Answer(found, json.dumps([offset, reached]).encode(), reached)
+        return Polled(found, json.dumps([offset, reached]).encode(), reached)
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
         """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
@@ -233,7 +233,7 @@ def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
     return client(Consumer, brokers, settings, OF_READERS)
 
 
-def parse_records(element: Records, fields: Readings) -> Raw:
+def parse_records(element: PolledRecords, fields: Readings) -> Raw:
     """Read the JSON objects of records; other records are reported."""
     offsets, texts = [], []
     for offset, value in zip(element.offsets, element.values, strict=True):

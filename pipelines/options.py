@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from privstream.pipelines.command import UsageError, without_dashes
-from privstream.pipelines.model.base import Place, Shown
+from privstream.pipelines.model.base import Metavar, Place
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
 from privstream.pipelines.model.question import Question
@@ -97,7 +97,7 @@ def _metavar(option: OptionOf) -> str:
     if choices := choices_of(option.field):
         return "|".join(choices)
     inner = [one for one in get_args(option.field.annotation) if one is not NoneType] or [option.field.annotation]
-    shown = [one for one in (*option.field.metadata, *get_args(inner[0])) if isinstance(one, Shown)]
+    shown = [one for one in (*option.field.metadata, *get_args(inner[0])) if isinstance(one, Metavar)]
     return shown[0] if shown else "N" if inner[0] is int else "NAME"
 
 

@@ -20,7 +20,7 @@ from privstream.mechanisms.views.tables import (
     FINEST,
     NORMAL,
     SHOWN,
-    Windows,
+    WindowTimes,
     meaningful,
     numbered,
     ratio_bounds,
@@ -48,7 +48,7 @@ Dropped = Mapping[str, float | None]
 class ShownCounts:
     """What is shown of released counts: a view."""
 
-    windows: Windows  # that rows are about
+    windows: WindowTimes  # that rows are about
     margins: Callable[[Integers], Integers]  # how far sums over numbers of windows are off, (answers, n)
     stddev: float | None = None  # of the noise of a count, to smooth single windows; None for numbers as released
     over: int = 1  # windows that counts are the sum of, or as many as an item has

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
-from privstream.mechanisms.views.tables import NORMAL, Windows, numbered
+from privstream.mechanisms.views.tables import NORMAL, WindowTimes, numbered
 
 STARTED, CONTINUES = "started", "continues"
 
@@ -99,7 +99,7 @@ def states(
     return pa.Table.from_pylist([dict(zip(STATES.names, row, strict=True)) for row in found], STATES), watch
 
 
-def alerts(table: pa.Table, before: pa.Table | None, windows: Windows, rules: Mapping[str, Condition]) -> pa.Table:
+def alerts(table: pa.Table, before: pa.Table | None, windows: WindowTimes, rules: Mapping[str, Condition]) -> pa.Table:
     """Return in which windows rules are met, by the numbers of the items that they are named after.
 
     The table has counts of a run or of a window; `before` is what was returned of the window before these. After a
@@ -140,7 +140,7 @@ def surely_above(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, thresho
     return np.asarray(number - threshold > SURELY * error)
 
 
-def trending(table: pa.Table, before: pa.Table | None, windows: Windows, threshold: float) -> pa.Table:
+def trending(table: pa.Table, before: pa.Table | None, windows: WindowTimes, threshold: float) -> pa.Table:
     """Return the rows that are surely above a threshold, and since when their items are, window after window.
 
     The table has counts of a run or of a window; `before` is what was returned of the window before these. After a

@@ -24,7 +24,7 @@ FINEST, COARSEST = -9, 15
 _SLACK = 1e-6  # of a digit: what binary fractions add to a number that is rounded already
 
 
-class Windows(Protocol):
+class WindowTimes(Protocol):
     """Which windows there are."""
 
     def starting(self, moments: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.pipelines.accounts.entries import MOST_RUNS, Contents, Entry, Limit, Standing, distinct, standings
+from privstream.pipelines.accounts.entries import MOST_RUNS, BudgetLimit, Contents, Entry, Standing, distinct, standings
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
@@ -22,12 +22,12 @@ from privstream.pipelines.stores import fingerprint
 from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 
-def limit(text: str) -> Limit:
+def limit(text: str) -> BudgetLimit:
     """Return the largest epsilon and the largest delta that are allowed."""
     with suppress(ValueError):
         epsilon, delta = map(float, text.split(","))
         if 0 < epsilon < math.inf and 0 <= delta < 1:
-            return Limit(epsilon, delta)
+            return BudgetLimit(epsilon, delta)
     rule = "must be EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), such as 4,1e-5"
     raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
 
@@ -117,7 +117,7 @@ def _spent(found: Mapping[str, Any]) -> str:
 def _lines(account: Mapping[str, Any]) -> Iterator[str]:
     limit = account["limit"]
     others = ", of other people in files that data sets share" * account["other_people"]
-    limited = f"limit {Limit(**limit).in_words()}" if limit else "no limit is set"
+    limited = f"limit {BudgetLimit(**limit).in_words()}" if limit else "no limit is set"
     yield f"data set {account['dataset']!r}{others}: {limited}"
     for found in account["totals"]:
         yield f"  added or removed: {found['unit']}"
@@ -138,7 +138,7 @@ SHOW = _command(
 )
 
 
-def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool, other_people: bool) -> None:
+def _set(ledger: Ledger, dataset: str, limit: BudgetLimit, change: bool, other_people: bool) -> None:
     receipt = ledger.set_limit(dataset, limit, change=change, other_people=other_people)
     how = "had this limit already" if receipt.repeats else "has a limit from now on"
     say(f"data set {dataset!r} {how}: {limit.in_words()}")
@@ -177,7 +177,7 @@ RENAME = _command(
 
 
 def _fit(
-    ledger: Ledger | None, limit: Limit | None, dataset: str, epsilon: float, delta: float, gaussian: bool
+    ledger: Ledger | None, limit: BudgetLimit | None, dataset: str, epsilon: float, delta: float, gaussian: bool
 ) -> None:
     """Count equal runs after those of the ledger: the fewest, of all units that they promise something to."""
     contents = Contents() if ledger is None else ledger.contents()

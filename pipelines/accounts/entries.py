@@ -55,7 +55,7 @@ class Cost(NamedTuple):
     slack: float
 
 
-class Limit(NamedTuple):
+class BudgetLimit(NamedTuple):
     """The largest total of all releases about a data set."""
 
     epsilon: float
@@ -186,9 +186,11 @@ class Contents:
         return [line for line in self.named if isinstance(line, Entry)]
 
     @property
-    def limits(self) -> dict[str, Limit]:
+    def limits(self) -> dict[str, BudgetLimit]:
         """By data set, the limit that holds."""
-        return {line.dataset: Limit(line.epsilon, line.delta) for line in self.named if isinstance(line, LimitLine)}
+        return {
+            line.dataset: BudgetLimit(line.epsilon, line.delta) for line in self.named if isinstance(line, LimitLine)
+        }
 
     @property
     def retired(self) -> dict[str, str]:
@@ -264,14 +266,14 @@ ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True)
-class Filter:
+class ShiftFilter:
     """Keeps releases within a limit, also where each was chosen after the results of those before."""
 
-    limit: Limit
+    limit: BudgetLimit
     slack: float  # the part of its delta that deltas and slacks may use up; the rest is for the Gaussian shifts
 
     @classmethod
-    def of(cls, limit: Limit, first: Cost) -> Filter:
+    def of(cls, limit: BudgetLimit, first: Cost) -> ShiftFilter:
         """Return the filter whose parts suit the first release, which nobody chose after seeing results.
 
         Of those under which nearly as many runs like the first one fit as can, it leaves the most to slacks.
@@ -329,12 +331,12 @@ class Standing:
     unit: PrivacyUnit
     costs: tuple[Cost, ...]  # of each release that promises something to it, in the order in which they were made
     silent: int  # how many others there are: what these reveal about the unit is in no total
-    limit: Limit | None
+    limit: BudgetLimit | None
 
     @cached_property
-    def filter(self) -> Filter | None:
+    def filter(self) -> ShiftFilter | None:
         """What keeps the limit, if there is one and a release."""
-        return None if self.limit is None or not self.costs else Filter.of(self.limit, self.costs[0])
+        return None if self.limit is None or not self.costs else ShiftFilter.of(self.limit, self.costs[0])
 
     @property
     def delta(self) -> float:
@@ -365,7 +367,7 @@ class Standing:
         """Return how many more equal releases fit into the limit, if there is one; at most `MOST_RUNS`."""
         if self.limit is None:
             return MOST_RUNS
-        return (self.filter or Filter.of(self.limit, cost)).more(self.costs, cost)
+        return (self.filter or ShiftFilter.of(self.limit, cost)).more(self.costs, cost)
 
 
 def distinct(entries: Iterable[Entry]) -> list[list[Entry]]:
@@ -376,7 +378,7 @@ def distinct(entries: Iterable[Entry]) -> list[list[Entry]]:
     return list(found.values())
 
 
-def standings(entries: Iterable[Entry], limit: Limit | None) -> Iterator[Standing]:
+def standings(entries: Iterable[Entry], limit: BudgetLimit | None) -> Iterator[Standing]:
     """Yield what the runs about one data set come to, for each unit that they name."""
     firsts = [release[0] for release in distinct(entries)]
     for unit in units(firsts):
@@ -385,7 +387,7 @@ def standings(entries: Iterable[Entry], limit: Limit | None) -> Iterator[Standin
         yield Standing(unit=unit, costs=promised, silent=len(costs) - len(promised), limit=limit)
 
 
-def check_limit(limit: Limit, entry: Entry, earlier: Sequence[Entry]) -> None:
+def check_limit(limit: BudgetLimit, entry: Entry, earlier: Sequence[Entry]) -> None:
     """Refuse a run that would bring its data set past a limit, for a unit that the run promises something to."""
     for found in standings([*earlier, entry], limit):
         cost = entry.about(found.unit)

@@ -14,9 +14,9 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import (
     AnyLine,
+    BudgetLimit,
     Contents,
     Entry,
-    Limit,
     LimitLine,
     NameLine,
     check_limit,
@@ -130,7 +130,9 @@ class Ledger:
         entry = Entry.of(guarantee, label=run_id, name=run_id, digest=digest, key=noise.fingerprint, **about)
         return self.append(entry)
 
-    def set_limit(self, dataset: str, limit: Limit, *, change: bool = False, other_people: bool = False) -> Receipt:
+    def set_limit(
+        self, dataset: str, limit: BudgetLimit, *, change: bool = False, other_people: bool = False
+    ) -> Receipt:
         """Set the limit of a data set, which all later runs about it must keep; to `change` it must be said.
 
         Privacy: of `other_people` are runs that may read the files of other data sets; their budgets do not add up.

@@ -134,7 +134,7 @@ def publish(transform: Any, events: Sequence[pa.RecordBatch]) -> list[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class Difference:
     """How far one unit moves all totals of a run."""
 
     shift: float  # in deviations of Gaussian noise, all of it together
@@ -161,7 +161,7 @@ class Shown:
         return [text for text, broken in found.items() if broken]
 
 
-def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
+def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Difference:
     """Compare the totals of two runs on neighbours.
 
     Totals of running sums, which have `noises`, are those since the start: what is new at each step is compared, after
@@ -189,7 +189,7 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
             epsilon += float(np.abs(seen).sum()) / noise.law.scale
         else:
             squares += float(seen @ seen) / (noise.law.sigma / 2**noise.fraction) ** 2
-    return Shown(
+    return Difference(
         shift=math.sqrt(squares),
         epsilon=epsilon,
         alone=len(one.draws.keys() ^ other.draws.keys()),
@@ -231,7 +231,7 @@ class Pair(NamedTuple):
     others: Sequence[Sent]
     suspect: Sequence[Sent]
 
-    def replay(self) -> tuple[Shown, list[Any]]:
+    def replay(self) -> tuple[Difference, list[Any]]:
         """Run both, and compare them; return also the rows of the run with the suspect."""
         found = []
         for sent in ([*self.others, *self.suspect], self.others):

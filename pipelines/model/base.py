@@ -253,7 +253,7 @@ def _columns(value: Any) -> Any:
     return value
 
 
-class Shown(str):
+class Metavar(str):
     """What stands for a value on help pages; of other types their choices, N, X or NAME."""
 
 
@@ -266,32 +266,36 @@ LISTED: dict[str, Any] = {"items": {"type": ["string", "integer"]}}
 TEXTS = _schema("string", "array", **LISTED)
 POSITIVE = _schema("number", "string", exclusiveMinimum=0)
 
-Whole = Annotated[int, BeforeValidator(no_truth), AfterValidator(check_size), _schema("integer", "string"), Shown("N")]
+Whole = Annotated[
+    int, BeforeValidator(no_truth), AfterValidator(check_size), _schema("integer", "string"), Metavar("N")
+]
 Count = Annotated[Whole, Field(ge=1), _schema("integer", "string", minimum=1)]
 Flag = Annotated[bool, Field(strict=True)]
-Number = Annotated[float, BeforeValidator(no_truth), _schema("number", "string"), Shown("X")]
+Number = Annotated[float, BeforeValidator(no_truth), _schema("number", "string"), Metavar("X")]
 Positive = Annotated[Number, Field(gt=0), POSITIVE]
 Epsilon = Annotated[Number, Field(ge=checks.LEAST_EPSILON, le=500), POSITIVE]
-Seconds = Annotated[float, _of_time(RULE, seconds), TEXT_OR_NUMBER, Shown("DURATION")]
-Length = Annotated[str | float, _of_time(CALENDAR_RULE, length), TEXT_OR_NUMBER, Shown("DURATION")]
+Seconds = Annotated[float, _of_time(RULE, seconds), TEXT_OR_NUMBER, Metavar("DURATION")]
+Length = Annotated[str | float, _of_time(CALENDAR_RULE, length), TEXT_OR_NUMBER, Metavar("DURATION")]
 Span = Annotated[
     str | float,
     _of_time(f"{CALENDAR_RULE}; or window or start", lambda text: text if text in SPANS else length(text)),
-    TEXT_OR_NUMBER, Shown("window|start|DURATION"),
+    TEXT_OR_NUMBER, Metavar("window|start|DURATION"),
 ]  # fmt: skip
-Moment = Annotated[str | float, BeforeValidator(_moment), TEXT_OR_NUMBER, Shown("TIME")]
+Moment = Annotated[str | float, BeforeValidator(_moment), TEXT_OR_NUMBER, Metavar("TIME")]
 Name = Annotated[str, Field(min_length=1)]
 Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), TEXTS]
-PathText = Annotated[str, BeforeValidator(_path), Shown("PATH")]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), TEXTS, Shown("A,B,..")]
+PathText = Annotated[str, BeforeValidator(_path), Metavar("PATH")]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), TEXTS, Metavar("A,B,..")]
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), _schema("string", "integer", "array", **LISTED)]
 Numbers = Annotated[
     tuple[Number, ...], BeforeValidator(_numbers), Field(min_length=1), _schema("string", "number", "array"),
-    Shown("X,Y,.."),
+    Metavar("X,Y,.."),
 ]  # fmt: skip
-Items = Annotated[str | tuple[str, ...], _or_path(_texts), TEXTS, Shown("PATH")]
-Objects = Annotated[str | tuple[Mapping[str, Any], ...], _or_path(_objects), _schema("string", "array"), Shown("PATH")]
+Items = Annotated[str | tuple[str, ...], _or_path(_texts), TEXTS, Metavar("PATH")]
+Objects = Annotated[
+    str | tuple[Mapping[str, Any], ...], _or_path(_objects), _schema("string", "array"), Metavar("PATH")
+]
 Thresholds = Annotated[
     int | str | Mapping[str, int], BeforeValidator(_thresholds), _schema("integer", "string", "object"),
-    Shown("N|PATH"),
+    Metavar("N|PATH"),
 ]  # fmt: skip

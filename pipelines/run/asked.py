@@ -115,10 +115,10 @@ class Asked:
         counted = {**counted, (self.label("Show"), counter): len(shown) - published}
         return Answer(rows, shown, dropped), counted
 
-    def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
+    def facts(self, counted: Counters, *, dry_run: bool = False) -> words.QuestionFacts:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
         counters = self.counters(counted)
-        return words.Asked(
+        return words.QuestionFacts(
             name=self.name,
             counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},

@@ -143,7 +143,7 @@ def _received(name: str, kind: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class Task:
     """What one process does at a time: a segment of each question, for some parts of files or shards of people."""
 
     transforms: Mapping[str, PrivateTransform]
@@ -181,36 +181,36 @@ class Share:
             together | "SendLettersAway" >> beam.ParDo(SendAway(LETTERS, None))
 
 
-def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
-    """Do a `Share`, as a process of a crew; return what was counted, and references to what was sent."""
-    share: Share = pickler.loads(task)
-    begin(share.received)
-    counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)
+def perform(packed: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
+    """Do a `Task`, as a process of a crew; return what was counted, and references to what was sent."""
+    task: Task = pickler.loads(packed)
+    begin(task.received)
+    counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(task.options)), task.build)
     return counted, dict(SENT)
 
 
-def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
+def share_out(tell: Tell, task: Task, read: ReadEvents, options: PipelineOptions) -> Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
-    This process receives what these have given. `share` is what all do alike.
+    This process receives what these have given. `task` is what all do alike.
     """
     parts = sorted(read.parts(), key=lambda part: part.rows or part.size, reverse=True)  # each takes one in turn
     counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
-    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
-    for segment in range(max(each.shared_segments for each in share.transforms.values())):
-        share = replace(share, segment=segment, options=options.get_all_options(drop_default=True))
+    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(task.processes)]
+    for segment in range(max(each.shared_segments for each in task.transforms.values())):
+        task = replace(task, segment=segment, options=options.get_all_options(drop_default=True))
         tasks = [
             pickler.dumps(
-                replace(share, number=number, parts=parts[number :: share.processes], received=dict(there[number]))
+                replace(task, number=number, parts=parts[number :: task.processes], received=dict(there[number]))
             )
-            for number in range(share.processes)
+            for number in range(task.processes)
         ]
-        there = [defaultdict(list) for _ in range(share.processes)]
+        there = [defaultdict(list) for _ in range(task.processes)]
         for found, sent in tell(tasks):
             counted.append(found)
             for (name, to), references in sent.items():
-                whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1
+                whole = name == LETTERS or task.transforms[name].shared_segments == segment + 1
                 (here if whole else there[to])[name] += references
     begin(here)
     return launch.added(counted)
@@ -249,7 +249,7 @@ class EventPipeline:
         folders = [*(paths or ()), *(self.places.rows(view.name) for view in self.views)] if unbounded else []
         transforms = {each.name: each.transform for each in self.questions.values()}
         letters = bool(self.places.monitor.output.dead_letter)
-        share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
+        task = Task(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
@@ -262,7 +262,7 @@ class EventPipeline:
                 raise UsageError(str(error)) from error
             charge()
             if tell is not None:
-                counted.append(share_out(tell, share, self.read, options))
+                counted.append(share_out(tell, task, self.read, options))
 
         counted: list[Counters] = []
         with alone_in(folders), crew(processes, perform) if processes > 1 else nullcontext() as tell:

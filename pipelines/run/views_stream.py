@@ -17,7 +17,7 @@ from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.writers import end_of
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.transform import rows_of
-from privstream.transforms.timing.step_fn import Progress, StepFn, Stepped, WithClock, on_clock
+from privstream.transforms.timing.step_fn import KeyProgress, StepFn, Stepped, WithClock, on_clock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -117,6 +117,6 @@ class Follow(StepFn, state="monitor_view"):
         return found
 
     @override
-    def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:
+    def over(self, progress: KeyProgress, records: Mapping[int, list[bytes]]) -> int:
         """Return the last window with rows."""
         return max(records, default=progress.handled)

@@ -51,7 +51,7 @@ CONFIG |= {"padding": {"left": 16, "right": 12, "top": 5, "bottom": 5}}
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """A row as charts see it, of a window in microseconds since 1970, both 0 without windows."""
 
     name: str
@@ -75,7 +75,7 @@ class Chart:
     kind: str
     shown: Shown
     caption: str
-    points: Sequence[Point]
+    points: Sequence[ChartPoint]
     names: Sequence[str]
 
     @property
@@ -119,7 +119,7 @@ class Chart:
         """Return milliseconds since 1970 that look in UTC as a moment does on the clocks of the run."""
         return self.shown.clocks.local(micros).replace(tzinfo=UTC).timestamp() * 1e3
 
-    def rows(self, points: Sequence[Point]) -> alt.Chart:
+    def rows(self, points: Sequence[ChartPoint]) -> alt.Chart:
         """Return a chart of points, without a mark."""
         walls = [{"start": self.wall(point.start), "end": self.wall(point.end)} for point in points]
         return alt.Chart(alt.InlineData([asdict(point) | wall for point, wall in zip(points, walls, strict=True)]))
@@ -155,7 +155,7 @@ def lines(given: Chart, width: int) -> Any:
     """Draw numbers over windows: a line for each name, and a band for its interval; gaps stay gaps."""
     names, windows = list(given.names), sorted({(point.start, point.end) for point in given.points})
     there = {(point.name, point.start) for point in given.points}
-    gaps = [Point(name, *window) for name in names for window in windows if (name, window[0]) not in there]
+    gaps = [ChartPoint(name, *window) for name in names for window in windows if (name, window[0]) not in there]
     columns = max(1, width // 240)
     drawn: Any = {"columns": columns, "labelFontSize": 12, "columnPadding": 28, "symbolSize": 60, "symbolOpacity": 1}
     legend = alt.Legend(title=None, orient="bottom", **drawn) if len(names) > 1 else None
@@ -231,9 +231,9 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
     return Chart(kind, shown, " ".join(told), points, names)
 
 
-def episodes(shown: Shown) -> list[Point]:
+def episodes(shown: Shown) -> list[ChartPoint]:
     """Return when each name was in which state, by their beginning: windows that follow each other are one."""
-    found: dict[str, list[Point]] = defaultdict(list)
+    found: dict[str, list[ChartPoint]] = defaultdict(list)
     for point in sorted(points_of(shown, shown.table), key=lambda each: each.start):
         own = found[point.name]
         if own and own[-1].state == point.state and own[-1].end >= point.start:
@@ -253,9 +253,9 @@ def short(text: str, most: int = LONGEST_NAME) -> str:
     return line if len(line) <= most else f"{line[: most - 10]}…{line[-9:]}"
 
 
-def points_of(shown: Shown, table: pa.Table) -> list[Point]:
+def points_of(shown: Shown, table: pa.Table) -> list[ChartPoint]:
     """Return what a chart needs of rows."""
-    ends, points = ends_of(shown.number or "", table.column_names) or ("", ""), list[Point]()
+    ends, points = ends_of(shown.number or "", table.column_names) or ("", ""), list[ChartPoint]()
     for row in in_micros(table).to_pylist():
         value, lower, upper = (_finite(row.get(name)) for name in (shown.number, *ends))
         if ends == ("", "") and shown.number == "estimate":
@@ -263,7 +263,7 @@ def points_of(shown: Shown, table: pa.Table) -> list[Point]:
         if lower is None or upper is None:  # a lower bound has no interval
             lower = upper = None
         span = row.get("window_start", 0), row.get("window_end", 0)
-        points.append(Point(name_of(row, shown.keys) or "all", *span, value, lower, upper, _state(row)))
+        points.append(ChartPoint(name_of(row, shown.keys) or "all", *span, value, lower, upper, _state(row)))
     return points
 
 

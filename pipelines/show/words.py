@@ -67,7 +67,7 @@ UNUSED = {
 """Other rows that are not used, or not as they are."""
 
 
-class Records(NamedTuple):
+class RecordsRead(NamedTuple):
     """What a run has done with the rows of its input, by its exact counters.
 
     Attributes:
@@ -83,7 +83,7 @@ class Records(NamedTuple):
     rest: Mapping[str, int]
 
     @classmethod
-    def of(cls, counters: Mapping[str, int]) -> Records:
+    def of(cls, counters: Mapping[str, int]) -> RecordsRead:
         """Take the counters of one question apart."""
         faults = {name.removeprefix(MALFORMED): n for name, n in counters.items() if name.startswith(MALFORMED) and n}
         read = counters.get("events_read", 0) + sum(faults.values())
@@ -172,7 +172,7 @@ ACCURACY = {
 NEAREST = "at most {} {unit} between a query and its answer (95%)"
 
 
-class Asked(NamedTuple):
+class QuestionFacts(NamedTuple):
     """A question of a run, as its summary is made of it."""
 
     name: str
@@ -228,7 +228,7 @@ class Summary(NamedTuple):
 
 
 def summary(
-    asked: Sequence[Asked],
+    asked: Sequence[QuestionFacts],
     guarantee: Mapping[str, Any],
     *,
     budget: Budget | None = None,
@@ -246,7 +246,7 @@ def summary(
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
     warning = next((_of(each, text) for each in asked for text in _warnings(each)), None) if nothing is None else None
-    used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
+    used = _together({each.name: RecordsRead.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
     lines = {
         "privacy": privacy_in_words(guarantee, asked[0].record.get("parameters", {}).get("window")),
@@ -259,7 +259,7 @@ def summary(
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
 
 
-def _of(asked: Asked, text: str) -> str:
+def _of(asked: QuestionFacts, text: str) -> str:
     """Say which question a text is about."""
     return f"{asked.name}: {text}" if asked.name and text else text
 
@@ -273,18 +273,18 @@ def _together(texts: Mapping[str, str], *, short: bool = False) -> str:
     return "; ".join([*parts[:SEVERAL], *[f"{len(parts) - SEVERAL} more"] * (len(parts) > SEVERAL)])
 
 
-def _nothing(asked: Asked) -> str:
+def _nothing(asked: QuestionFacts) -> str:
     """Say why nothing that was read could be used; empty if something could."""
-    records = Records.of(asked.counters)
+    records = RecordsRead.of(asked.counters)
     if not records.used:
         why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
         return f"no row could be used, and the result is noise alone: {'; '.join([why, *_counted(asked, QUOTES)])}"
     return ""
 
 
-def _warnings(asked: Asked) -> Iterable[str]:
+def _warnings(asked: QuestionFacts) -> Iterable[str]:
     """Yield warnings, the most important one first."""
-    counters, records = asked.counters, Records.of(asked.counters)
+    counters, records = asked.counters, RecordsRead.of(asked.counters)
     parameters = asked.record.get("parameters", {})
     dropped = (asked.record.get("limits") or {}).get("dropped")
     if dropped is not None and is_lower_bound(dropped):
@@ -313,7 +313,7 @@ def _warnings(asked: Asked) -> Iterable[str]:
     yield from _counted(asked, COUNTED)
 
 
-def _counted(asked: Asked, texts: Mapping[str, str]) -> Iterable[str]:
+def _counted(asked: QuestionFacts, texts: Mapping[str, str]) -> Iterable[str]:
     """Yield what is worth a warning of counters."""
     return (f"{asked.counters[name]:,} {text}" for name, text in texts.items() if asked.counters.get(name))
 

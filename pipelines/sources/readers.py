@@ -99,7 +99,7 @@ class ReadSome(beam.PTransform[Any, Any]):
         return read_by(read_file, parts | "Spread parts" >> beam.Reshuffle(), "Read parts", self.fields)
 
 
-class Answer(NamedTuple):
+class Polled(NamedTuple):
     """What a source says when it is asked: elements with the microseconds at which they arrived, and where to go on.
 
     Whatever comes later has arrived at the watermark, in microseconds, or after; None when nothing comes any more.
@@ -126,7 +126,7 @@ class PolledSource(beam.DoFn):
         self._asked: dict[bytes, float] = {}  # cache of pauses: when each part was asked by this instance
 
     @abstractmethod
-    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Polled:
         """Ask once; the position is None at first."""
 
     def process(self, element: tuple[bytes, bytes], again: Any = beam.DoFn.TimerParam(AGAIN)) -> None:
@@ -227,13 +227,13 @@ class PollFolder(PolledSource):
         super().__init__(seconds)
         self.pattern, self.format, self.by_marks = pattern, format, watermark == MARKS
 
-    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Polled:
         """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
         polls, began = FolderPolls(*json.loads(position or b"[]")), Timestamp.now().micros
         listing = list_folder(self.pattern)
         if listing is None:
             counter("listings_failed").inc()
-            return Answer((), polls.to_bytes(), watermark)
+            return Polled((), polls.to_bytes(), watermark)
         found, reached = polls.poll(listing, began)
         counter("files_taken").inc(len(found))
         counter("files_changed").inc(polls.changed)
@@ -242,7 +242,7 @@ class PollFolder(PolledSource):
             marks = [mark.until for mark in listing if mark.came < seen.came]  # that nothing before is missing
             arrived = max(marks, default=0) if self.by_marks else seen.came
             files.append((EventFile(seen.path, seen.size, self.format or ""), arrived))
-        return Answer(files, polls.to_bytes(), polls.until if self.by_marks and reached is not None else reached)
+        return Polled(files, polls.to_bytes(), polls.until if self.by_marks and reached is not None else reached)
 
 
 def read_watched(element: EventFile, fields: Readings) -> Raw:

@@ -10,7 +10,7 @@ from raw_rows import readings
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 from privstream.pipelines import kafka
-from privstream.pipelines.kafka import AskKafka, Records, parse_records
+from privstream.pipelines.kafka import AskKafka, PolledRecords, parse_records
 from privstream.pipelines.sources.files import usable
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
@@ -84,7 +84,7 @@ def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
 
 def parse(*values):
     """Return the users read, and reason by offset of the others."""
-    records = Records("topic", list(range(len(values))), list(values))
+    records = PolledRecords("topic", list(range(len(values))), list(values))
     found = list(usable(records, parse_records, readings(time_unit="s")))
     letters = {each.value.position: each.value for each in found if isinstance(each, TaggedOutput)}
     return [user for each in found if isinstance(each, pa.RecordBatch) for user in each["user"].to_pylist()], letters

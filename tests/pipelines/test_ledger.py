@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts import ledger as of_ledgers
-from privstream.pipelines.accounts.entries import Entry, Limit
+from privstream.pipelines.accounts.entries import BudgetLimit, Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.runners import launch
 from questions import overridden
@@ -70,15 +70,15 @@ def test_an_entry_comes_back_as_it_was_and_its_file_is_of_its_owner(ledger: Ledg
 
 
 def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
-    ledger.set_limit("shop", Limit(2.0, 0.0))
-    ledger.set_limit("other", Limit(9.0, 0.0))
+    ledger.set_limit("shop", BudgetLimit(2.0, 0.0))
+    ledger.set_limit("other", BudgetLimit(9.0, 0.0))
     assert not ledger.append(entry("one")).repeats
     assert ledger.append(entry("one", output="other", version="2")).repeats
     assert not ledger.append(entry("one", key="fedcba9876543210")).repeats, "another key is another release"
     assert ledger.append(entry("one")).repeats, "the limit is reached, and a repetition is free"
     with pytest.raises(ValueError, match="dataset must be 'shop', as which the ledger has these data"):
         ledger.append(entry("one", dataset="other"))
-    ledger.set_limit("other", Limit(9.0, 0.0), other_people=True)
+    ledger.set_limit("other", BudgetLimit(9.0, 0.0), other_people=True)
     assert not ledger.append(entry("one", dataset="other")).repeats, "it is about other people"
     with pytest.raises(ValueError, match="the limit of data set 'shop' must not be exceeded"):
         ledger.append(entry("two", 0.1))
@@ -87,9 +87,9 @@ def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
     assert len(ledger.contents().entries) == 5
     for wrong in ("shop ", " ", "un\nknown"):
         with pytest.raises(ValueError, match="must be a name of printable letters"):
-            ledger.set_limit(wrong, Limit(1.0, 0.0))
+            ledger.set_limit(wrong, BudgetLimit(1.0, 0.0))
     with pytest.raises(ValueError, match="change must not be given"):
-        ledger.set_limit("shpo", Limit(9.0, 0.0), change=True)
+        ledger.set_limit("shpo", BudgetLimit(9.0, 0.0), change=True)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,11 @@ def test_a_changed_or_deleted_line_is_found_by_the_next_one(ledger: Ledger, numb
         ledger.append(entry(label))
     assert budget("verify", "--ledger", ledger.path) == 0
     Path(ledger.path).write_bytes(b"".join(change(Path(ledger.path).read_bytes().splitlines(keepends=True))))
-    for use in (ledger.contents, lambda: ledger.append(entry("new")), lambda: ledger.set_limit("a", Limit(1.0, 0.0))):
+    for use in (
+        ledger.contents,
+        lambda: ledger.append(entry("new")),
+        lambda: ledger.set_limit("a", BudgetLimit(1.0, 0.0)),
+    ):
         with pytest.raises(ValueError, match=f"line {number} must follow the lines before it"):
             use()
     assert budget("verify", "--ledger", ledger.path) == 1
@@ -190,7 +194,7 @@ def _append_many(path, barrier, name) -> None:
 
 def test_two_launches_at_once_do_not_pass_the_limit(ledger: Ledger) -> None:
     context = multiprocessing.get_context("fork")
-    ledger.set_limit("shop", Limit(12.0, 0.0))
+    ledger.set_limit("shop", BudgetLimit(12.0, 0.0))
     barrier = context.Barrier(2)
     processes = [context.Process(target=_append_many, args=(ledger.path, barrier, name)) for name in "ab"]
     for process in processes:
@@ -265,7 +269,7 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, ca
 
 def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    ledger.set_limit("shop", Limit(3.25, 0.0))
+    ledger.set_limit("shop", BudgetLimit(3.25, 0.0))
     for label in ("one", "one", "two"):
         ledger.append(entry(label, 1.015625))
     assert budget("show", "--ledger", ledger.path) == 0
@@ -276,10 +280,10 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     (found,) = account["totals"]
     assert (found["epsilon"], found["left"], account["more"]) == (2.03125, 1.21875, 1)
     assert [one["repeats"] for one in account["runs"]] == [1, 0]
-    ledger.set_limit("small", Limit(9.0, 1e-9))
+    ledger.set_limit("small", BudgetLimit(9.0, 1e-9))
     slack = replace(pure(1.0), delta=1e-10, curve=None)
     ledger.record(slack, noise=KeyedNoise(bytes(range(32)), "visits"), run_id="visits", data="visits", dataset="small")
-    ledger.set_limit("small", Limit(9.0, 1e-11), change=True)
+    ledger.set_limit("small", BudgetLimit(9.0, 1e-11), change=True)
     assert budget("show", "--ledger", ledger.path, "--json") == 0
     (_, small) = json.loads(capsys.readouterr().out)["datasets"]
     assert small["totals"][0]["epsilon"] is None, "its delta is spent"
@@ -298,13 +302,13 @@ def test_fit_counts_by_the_same_filter(capsys) -> None:
 def test_rename_takes_runs_and_limit_along_and_never_brings_runs_under_a_limit(ledger: Ledger) -> None:
     ledger.append(entry("one", dataset="default"))
     assert budget("rename", "--ledger", ledger.path, "--to", "shop") == 0
-    ledger.set_limit("shop", Limit(2.5, 0.0))
+    ledger.set_limit("shop", BudgetLimit(2.5, 0.0))
     ledger.rename("shop", "store")
     assert [one.dataset for one in ledger.contents().entries] == ["store"]
     for use in (
-        lambda: ledger.set_limit("shop", Limit(9.0, 0.0)),
+        lambda: ledger.set_limit("shop", BudgetLimit(9.0, 0.0)),
         lambda: ledger.append(entry("two", data="more", dataset="default")),
-        lambda: (ledger.set_limit("more", Limit(9.0, 0.0)), ledger.rename("more", "shop")),
+        lambda: (ledger.set_limit("more", BudgetLimit(9.0, 0.0)), ledger.rename("more", "shop")),
     ):
         with pytest.raises(ValueError, match=r"dataset must be 'store', as '(shop|default)' is called now"):
             use()
@@ -312,7 +316,7 @@ def test_rename_takes_runs_and_limit_along_and_never_brings_runs_under_a_limit(l
     ledger.rename("shop", "store")
     with pytest.raises(ValueError, match="must not be exceeded"):
         ledger.append(entry("two", 2.0, dataset="store"))
-    ledger.set_limit("other", Limit(1.0, 0.0))
+    ledger.set_limit("other", BudgetLimit(1.0, 0.0))
     for old, new in (("other", "store"), ("none", "new"), ("store", "store")):
         with pytest.raises(ValueError, match=r"must be"):
             ledger.rename(old, new)

@@ -11,7 +11,16 @@ from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, shift_of
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.accounts.commands import _account
-from privstream.pipelines.accounts.entries import SHARES, Cost, Entry, Filter, Limit, Standing, check_limit, standings
+from privstream.pipelines.accounts.entries import (
+    SHARES,
+    BudgetLimit,
+    Cost,
+    Entry,
+    ShiftFilter,
+    Standing,
+    check_limit,
+    standings,
+)
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.transforms.timing.steps import Steps
 from scipy import stats
@@ -46,14 +55,14 @@ def test_twelve_gaussian_releases_cost_3_45_and_not_12():
     assert one.mu == pytest.approx(0.2367, abs=1e-4)
     together = standing(*[one] * 12)
     assert (together.epsilon, together.delta) == (pytest.approx(3.448, abs=0.01), pytest.approx(1.2e-5))
-    limited = standing(limit=Limit(3.55, 1.2e-5))
+    limited = standing(limit=BudgetLimit(3.55, 1.2e-5))
     assert limited.more(one) == 12
-    assert standing(*[one] * 12, limit=Limit(3.55, 1.2e-5)).epsilon == pytest.approx(3.51, abs=0.01)
+    assert standing(*[one] * 12, limit=BudgetLimit(3.55, 1.2e-5)).epsilon == pytest.approx(3.51, abs=0.01)
 
 
 def test_delta_that_the_sums_have_spent_is_spent_for_the_shifts_too():
     """Theorem 2: a chooser who ends within the sums has used their deltas, and may go on with the shifts."""
-    filtered = Filter(Limit(1.0, 1e-6), slack=5e-7)
+    filtered = ShiftFilter(BudgetLimit(1.0, 1e-6), slack=5e-7)
     first, second = Cost(0.5, 3e-7, 0.1, 0.0), Cost(0.9, 3e-7, 0.1, 3e-7)
     assert filtered.keeps([first]) and filtered.keeps([second])
     assert filtered.spent([first, second]) == np.inf
@@ -87,7 +96,7 @@ def test_what_is_spent_is_never_less_than_the_exact_composition(costs):
     if found.delta > slack and found.epsilon < sum(one.epsilon for one in costs):
         assert found.epsilon >= loss.get_epsilon_for_delta(found.delta) * (1 - 1e-2)
     sums = sum(one.epsilon for one in costs), sum(one.delta for one in costs)
-    assert standing(*costs, limit=Limit(sums[0], 4 * sums[1] + 1e-9)).kept
+    assert standing(*costs, limit=BudgetLimit(sums[0], 4 * sums[1] + 1e-9)).kept
 
 
 def pair_of(one: Cost, bins: int = 24) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +132,7 @@ def worst(keeps, menu, epsilon, depth) -> float:
     return float(value((), np.ones(1), np.ones(1))[0])
 
 
-LIMIT = Limit(1.0, 0.01)
+LIMIT = BudgetLimit(1.0, 0.01)
 MOST = largest_shift(*LIMIT)
 MENU = (gaussian(0.25, 0.002), gaussian(0.35, 0.004), cost(0.0, 0.01), cost(0.0, 0.0025), cost(0.5), cost(0.3, 0.0025))
 ATTACK = (gaussian(0.7 * MOST, 0.001), gaussian(0.71 * MOST, 0.005), cost(0.0, 0.009))
@@ -140,24 +149,24 @@ def both_with_all_of_delta(path: tuple[Cost, ...]) -> bool:
 def test_no_chooser_who_looks_at_results_passes_the_limit_exactly():
     most = LIMIT.delta * (1 + 1e-9)
     for menu in (MENU, ATTACK):
-        assert worst(lambda path: Filter.of(LIMIT, path[0]).keeps(path), menu, LIMIT.epsilon, depth=3) <= most
+        assert worst(lambda path: ShiftFilter.of(LIMIT, path[0]).keeps(path), menu, LIMIT.epsilon, depth=3) <= most
         for share in SHARES:
-            assert worst(Filter(LIMIT, share * LIMIT.delta).keeps, menu, LIMIT.epsilon, depth=3) <= most
+            assert worst(ShiftFilter(LIMIT, share * LIMIT.delta).keeps, menu, LIMIT.epsilon, depth=3) <= most
     assert worst(both_with_all_of_delta, ATTACK, LIMIT.epsilon, depth=3) > 1.5 * LIMIT.delta, "the attack is one"
 
 
 def test_what_plain_sums_allow_always_fits_for_equal_runs():
     for epsilon, delta, number in ((1.0, 1e-6, 1), (0.5, 5e-7, 2), (0.25, 1e-7, 4)):
         for one in (cost(epsilon, delta), cost(epsilon, delta, GaussianCurve(shift=largest_shift(epsilon, delta)))):
-            assert standing(limit=Limit(1.0, 1e-6)).more(one) >= number
-    assert standing(limit=Limit(1.0, 0.0)).more(cost(0.1)) == 10
-    assert standing(limit=Limit(1.0, 0.0)).more(cost(0.1, 1e-9)) == 0
+            assert standing(limit=BudgetLimit(1.0, 1e-6)).more(one) >= number
+    assert standing(limit=BudgetLimit(1.0, 0.0)).more(cost(0.1)) == 10
+    assert standing(limit=BudgetLimit(1.0, 0.0)).more(cost(0.1, 1e-9)) == 0
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(RELEASES, min_size=1, max_size=5), RELEASES)
 def test_runs_that_fit_are_counted_by_the_filter_that_refuses_them(costs, one):
-    before = standing(*costs, limit=Limit(3.0, 1e-5))
+    before = standing(*costs, limit=BudgetLimit(3.0, 1e-5))
     found = before.more(one)
     if before.kept:
         for number, kept in ((found, True), (found + 1, False)):
@@ -168,12 +177,12 @@ def test_runs_that_fit_are_counted_by_the_filter_that_refuses_them(costs, one):
 
 def test_a_limit_is_kept_for_every_unit_that_a_run_is_about(tmp_path):
     person, event = entry("person", promise(1.0)), entry("event", promise(1.0, unit=EVENT))
-    check_limit(Limit(3.0, 0.0), event, [person])
+    check_limit(BudgetLimit(3.0, 0.0), event, [person])
     with pytest.raises(ValueError, match=r"the limit of data set 'shop' must not be exceeded.* one event"):
-        check_limit(Limit(2.9, 0.0), event, [person])
+        check_limit(BudgetLimit(2.9, 0.0), event, [person])
     (people, events) = standings([person, event], None)
     assert (people.epsilon, people.silent, events.epsilon) == (1.0, 1, 3.0)
-    ledger, limit = Ledger(str(tmp_path / "ledger")), Limit(5.0, 0.0)
+    ledger, limit = Ledger(str(tmp_path / "ledger")), BudgetLimit(5.0, 0.0)
     ledger.set_limit("shop", limit)
     for one in (event, person):
         ledger.append(one)
@@ -184,7 +193,7 @@ def test_a_limit_is_kept_for_every_unit_that_a_run_is_about(tmp_path):
 
 def test_what_is_said_to_be_left_fits_and_little_more_does_not():
     noisy = [cost(1.0, 1e-6, GaussianCurve(shift=GAUSSIAN))] * 4
-    before = standing(*noisy, limit=Limit(4.0, 1e-5))
+    before = standing(*noisy, limit=BudgetLimit(4.0, 1e-5))
     assert 0 < before.room < 4.0 - before.epsilon, "pure epsilons are no shifts"
     for left, kept in ((before.room, True), (before.room + 0.005, False)):
         assert standing(*noisy, cost(left), limit=before.limit).kept == kept
@@ -204,6 +213,6 @@ def test_windows_of_different_lengths_and_calendars_have_a_part_in_common():
     years = Steps.of(window="1day", start=1_704_067_200, renew_every="1year").person_in_period
     for units in (hours, (months, years)):
         one, other = (entry(str(number), promise(1.0, unit=unit)) for number, unit in enumerate(units))
-        check_limit(Limit(4.0, 0.0), other, [one])
+        check_limit(BudgetLimit(4.0, 0.0), other, [one])
         with pytest.raises(ValueError, match=r"for one person in one window of 1 (hour|day)"):
-            check_limit(Limit(3.9, 0.0), other, [one])
+            check_limit(BudgetLimit(3.9, 0.0), other, [one])

@@ -13,7 +13,7 @@ from privstream.pipelines.model.catalogue import QUESTIONS, Suggest
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.report.result import regime_in_words
 from privstream.pipelines.show import shown, words
-from privstream.pipelines.show.words import Asked, Budget, summary
+from privstream.pipelines.show.words import Budget, QuestionFacts, summary
 from privstream.transforms.row_types import LimitShare
 
 WEEK = 7 * 86_400.0
@@ -34,7 +34,7 @@ def record(word: str = "counts", dropped: Any = None, accuracy: Any = None, **pa
     }
 
 
-def said(*asked: Asked, **more: Any) -> tuple[list[str], list[str]]:
+def said(*asked: QuestionFacts, **more: Any) -> tuple[list[str], list[str]]:
     found = summary(asked, record()["guarantee"], **{"budget": BUDGET, "path": "week.parquet", **more})
     return list(found.before), list(found.after)
 
@@ -49,7 +49,7 @@ def dropped(share: float, lower: float, upper: float | None) -> dict[str, float 
 
 def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     counted = counters(53_062, events_malformed=16, events_malformed_time_syntax=16)
-    before, after = said(Asked("", counted, record(dropped=dropped(0.03, 0.01, 0.05))))
+    before, after = said(QuestionFacts("", counted, record(dropped=dropped(0.03, 0.01, 0.05))))
     assert before == ["53,062 of 53,078 rows used (16 unusable: --dead-letter FILE keeps them)"]
     assert [line.split()[0] for line in after] == ["privacy", "accuracy", "limits", "budget", "more"]
     text = " ".join(after)
@@ -88,7 +88,7 @@ def test_a_budget_says_for_whom_it_is_and_which_runs_it_adds_up() -> None:
     ],
 )
 def test_there_is_a_warning_with_the_option_that_mends_it(counted: dict[str, int], option: str | None) -> None:
-    before, after = said(Asked("", counted, record() | {"limits": None}))
+    before, after = said(QuestionFacts("", counted, record() | {"limits": None}))
     assert len(before) == 1 + (option is not None) and not any(words.WARNING in line for line in after)
     if option is not None:
         assert before[0].startswith(words.WARNING) and re.search(option, before[0])
@@ -109,13 +109,13 @@ def test_an_option_of_suggest_says_where_its_share_is_not_known() -> None:
 
 def test_counts_say_nothing_exact_of_what_limits_drop() -> None:
     counted = counters(100, contributions_over_limit=50, contributions_before_limit=100)
-    before, after = said(Asked("", counted, record()))
+    before, after = said(QuestionFacts("", counted, record()))
     assert len(before) == 1 and not any("50%" in line for line in (*before, *after))
 
 
 def test_one_warning_stands_first_that_of_lower_bounds_before_others() -> None:
     counted = counters(50, events_malformed=50, events_malformed_time_syntax=50)
-    found = Asked("", counted, record(dropped=dropped(0.31, 0.2, 0.4)))
+    found = QuestionFacts("", counted, record(dropped=dropped(0.31, 0.2, 0.4)))
     before, _ = said(found, budget=BUDGET)
     assert len(before) == 2 and "--max-contributions" in before[0] and "suggest" in before[0]
     assert "time-format" in said(found._replace(record=record()))[0][0]
@@ -139,7 +139,7 @@ def test_limits_say_what_was_released(found: dict[str, float | None], bound: boo
 def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     counted = counters(7, events_malformed=12, events_malformed_user_missing=2, events_malformed_item_long=9)
     counted |= {"events_usable": 0, "events_of_other_values": 7, "events_malformed_no_such_fault": 1}
-    nothing = summary([Asked("", counted, record())], record()["guarantee"]).nothing
+    nothing = summary([QuestionFacts("", counted, record())], record()["guarantee"]).nothing
     assert nothing is not None and re.search(r"noise alone: 9 .*, 7 .*, 2 .*, 1 refused as no such fault", nothing)
 
 

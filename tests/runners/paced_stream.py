@@ -18,7 +18,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.sinks.writers import WriteWindowFiles
-from privstream.pipelines.sources.readers import Answer, PolledSource, poll_parts
+from privstream.pipelines.sources.readers import Polled, PolledSource, poll_parts
 from privstream.transforms import (
     Alert,
     AlertRule,
@@ -153,13 +153,13 @@ class Paced(PolledSource):
         super().__init__(POLL_SECONDS)
         self.stream = stream
 
-    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Polled:
         """Send what has been released since the last time; answer nothing while there is a file `stalled`."""
         while (self.stream.folder / "stalled").exists():
             time.sleep(0.1)
         number, last = int(position or b"0"), self.stream.windows * PARTS
         released = min(self.stream.released(), last)
-        return Answer(self._elements(number, released), b"%d" % released, begin(released) if released < last else None)
+        return Polled(self._elements(number, released), b"%d" % released, begin(released) if released < last else None)
 
     def _elements(self, start: int, end: int) -> Iterator[tuple[Any, int]]:
         for number in range(start, end):

@@ -8,7 +8,7 @@ import pytest
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.entries import Entry, Limit
+from privstream.pipelines.accounts.entries import BudgetLimit, Entry
 from privstream.pipelines.accounts.ledger import Ledger
 
 pytest.importorskip("psycopg")
@@ -27,7 +27,7 @@ def test_runs_limits_and_the_chain_are_as_in_a_file(postgres, tmp_path):
         ledger = Ledger(place)
         assert ledger.append(entry("one"), dry=True).line == 1
         assert ledger.contents().lines == ()
-        assert ledger.set_limit("shop", Limit(2.0, 0.0)).line == 1
+        assert ledger.set_limit("shop", BudgetLimit(2.0, 0.0)).line == 1
         assert ledger.append(entry("one")).line == 2
         assert ledger.append(entry("one")).repeats
         ledger.append(entry("two"))
@@ -52,7 +52,7 @@ def _append_many(place, barrier, name):
 
 def test_two_machines_at_once_do_not_pass_the_limit(postgres):
     place, context = postgres.url("shared"), multiprocessing.get_context("fork")
-    Ledger(place).set_limit("shop", Limit(12.0, 0.0))
+    Ledger(place).set_limit("shop", BudgetLimit(12.0, 0.0))
     barrier = context.Barrier(2)
     processes = [context.Process(target=_append_many, args=(place, barrier, name)) for name in "ab"]
     for process in processes:

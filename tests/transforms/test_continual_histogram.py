@@ -76,7 +76,9 @@ def test_a_state_is_small_however_many_events_there_were():
     for n in (10, 3000):
         fns = dofns_of(made)
         stage, closing = started(fns["RunningAnswers"], random.Random(1)), OpenWindows(fns["ToClock"], made.steps)
-        closing.send(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
+        closing.send(
+            call_all(fns["CountPerStep"], checked(made, as_arrow(random_events("plain", random.Random(2), n))))
+        )
         now = made.steps.decision_time(made.steps.end - 2, 2)
         stage.feed(closing.close(now))
         stage.advance(now)

@@ -251,7 +251,7 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
     ]
 
 
-SPLITTING = ("CountEvents", "PackUpdates", "SplitEvents")
+SPLITTING = ("CountPerStep", "PackUpdates", "SplitEvents")
 CLOSING = ("BoundPerWindow", "LastPresence", "ToClock")
 STAGES = (
     *("DecideSteps", "CountContributions", "SampleContributions", "PublishCounts", "ShowCounts"),

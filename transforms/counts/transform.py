@@ -212,7 +212,7 @@ def rows_of(row_type: Any, table: pa.Table) -> list[Any]:
     return list(map(row_type, *columns))
 
 
-class Seen(NamedTuple):
+class ShownBefore(NamedTuple):
     """What views look at. All of it is public."""
 
     released: dict[int, pa.Table]  # in the last windows with rows, by step, as far as numbers are made of it
@@ -227,15 +227,15 @@ class ShowCounts(StepFn, state="show_counts"):
     follow: Follow | None  # what is made of the counts of a window that are shown
 
     @override
-    def initial(self, key: bytes) -> Seen:
-        return Seen({})
+    def initial(self, key: bytes) -> ShownBefore:
+        return ShownBefore({})
 
     @override
-    def afresh(self, key: bytes, state: Seen) -> Seen:
+    def afresh(self, key: bytes, state: ShownBefore) -> ShownBefore:
         return state  # it is public, and items that stay found go on
 
     @override
-    def encode(self, state: Seen) -> list[bytes]:
+    def encode(self, state: ShownBefore) -> list[bytes]:
         return [self._segment(step, table, state.shown) for step, table in state.released.items()]
 
     def _segment(self, step: int, released: pa.Table, shown: pa.Table | None) -> bytes:
@@ -243,19 +243,19 @@ class ShowCounts(StepFn, state="show_counts"):
         return pack("shown counts", 1, {"step": step, "released": to_stream(released), "shown": made})
 
     @override
-    def decode(self, segments: list[bytes]) -> Seen:
+    def decode(self, segments: list[bytes]) -> ShownBefore:
         released, shown = dict[int, pa.Table](), None
         for segment in segments:
             found: dict[str, Any] = unpack("shown counts", 1, segment)
             released[found["step"]] = from_stream(found["released"])
             shown = from_stream(found["shown"]) if found["shown"] else None
-        return Seen(released, shown)
+        return ShownBefore(released, shown)
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Seen) -> Stepped:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: ShownBefore) -> Stepped:
         before = {when: table for when, table in state.released.items() if when > step - self.view.lookback}
         if not batches:
-            return Stepped(Seen(before, state.shown), (), unchanged)
+            return Stepped(ShownBefore(before, state.shown), (), unchanged)
         released, (start, _) = pa.concat_tables(map(from_stream, batches)), self.steps.bounds_micros(step)
         shown = self.view.newest([*before.values()], released, start)
         if self.follow is not None or self.view.top is not None:
@@ -267,7 +267,9 @@ class ShowCounts(StepFn, state="show_counts"):
         rows = rows_of(self.row_type, shown)
         if self.view.lookback == 1 and self.follow is None:
             return Stepped(state, rows, unchanged)
-        return Stepped(Seen({**before, step: released}, shown), rows, lambda: self._segment(step, released, shown))
+        return Stepped(
+            ShownBefore({**before, step: released}, shown), rows, lambda: self._segment(step, released, shown)
+        )
 
 
 class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters

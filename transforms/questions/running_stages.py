@@ -63,7 +63,7 @@ from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
-class CountEvents(SplitEvents):
+class CountPerStep(SplitEvents):
     """Count what each Arrow batch has, per step: whose events they are is not even read."""
 
     @override
@@ -120,7 +120,7 @@ class RunningTransform(PeopleTransform):
     @override
     def _splitter(self, **given: Any) -> beam.DoFn:
         if self.event_fields.user == UNREAD:
-            return CountEvents(steps=self.steps, domain=self.domain)
+            return CountPerStep(steps=self.steps, domain=self.domain)
         return super()._splitter(**given)
 
     @override

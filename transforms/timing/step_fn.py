@@ -47,7 +47,7 @@ LEAST_COMPACTION = 65_536  # bytes
 NOTHING = -(1 << 62)  # before any step
 NEVER = 1 << 62
 PROGRESS = 3
-"""The version of `Progress`."""
+"""The version of `KeyProgress`."""
 
 BLOCKS = (1, 16, 256, 4096, 65_536)
 UNBOUNDED_BLOCKS = BLOCKS[:3]
@@ -109,7 +109,7 @@ def check_runner(pipeline: beam.Pipeline) -> None:
 
 
 @dataclass
-class Progress:
+class KeyProgress:
     """How far a key is: the small part of its state, read every time and written with every change."""
 
     version: bytes = b""  # random; new whenever any state of the key changes
@@ -134,7 +134,7 @@ class Cells(NamedTuple):
 class Known:
     """The state of a key, decoded: its progress, what the log describes, and the waiting records by step."""
 
-    progress: Progress
+    progress: KeyProgress
     state: Any = NOT_DECODED
     records: dict[int, list[bytes]] = field(default_factory=dict)
 
@@ -253,7 +253,7 @@ class StepFn(beam.DoFn, ABC):
         block = self._blocks[level]
         return min((handled + 1) // block * block + block - 1, self._last)
 
-    def over(self, progress: Progress, records: Mapping[int, list[bytes]]) -> int:
+    def over(self, progress: KeyProgress, records: Mapping[int, list[bytes]]) -> int:
         """Return the last step of an unbounded clock whose input is complete, given all records that wait."""
         return self.block_end(len(self._blocks) - 1, progress.handled)
 
@@ -379,7 +379,7 @@ class StepFn(beam.DoFn, ABC):
         """
         try:
             data = cells.progress.read()
-            progress = Progress() if data is None else Progress(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
+            progress = KeyProgress() if data is None else KeyProgress(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
             if progress.options and self.options and progress.options != self.options:
                 raise SnapshotError("options must be those of the run that wrote it")
             known = self._cache.pop(key, None)
@@ -418,7 +418,7 @@ class StepFn(beam.DoFn, ABC):
 def _declare_states(cls: type[StepFn], state: str) -> None:
     """Declare states and timer of a stage, with what it does when an element comes and when the timer fires."""
     waiting = BagStateSpec(f"{state}_waiting", BytesCoder())  # records of open steps, and some of handled ones
-    progress = ReadModifyWriteStateSpec(f"{state}_progress", BytesCoder())  # encoded Progress
+    progress = ReadModifyWriteStateSpec(f"{state}_progress", BytesCoder())  # encoded KeyProgress
     log = BagStateSpec(f"{state}_log", BytesCoder())  # what the key remembers: segments, in order
     due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)
 
