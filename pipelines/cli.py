@@ -87,8 +87,7 @@ BY_RICH = 1
 """The status with which rich ends a process whose standard output nobody reads any more."""
 
 OBJECTS = 10_000
-"""So many new ones start a search for garbage. Modules stay: Python would search them through at every 700, and again
-when the process ends, which takes a third of a small run."""
+"""New ones that start a search for garbage. Python's 700, and one at the end, take a third of a small run."""
 
 BY_SIGNAL = 128
 """What a status is above, by the number of the signal that has ended the command."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
-from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.pipelines.accounts.entries import MOST_RUNS, BudgetLimit, Contents, Entry, Standing, distinct, standings
+from privstream.mechanisms.privacy.units import PERSON
+from privstream.pipelines.accounts.entries import MOST_RUNS, BudgetLimit, Contents, Entry, distinct, standings
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
@@ -94,7 +94,8 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
             "delta": each.delta,
             "releases": len(each.costs),
             "silent": each.silent,
-            "left": None if limit is None else _left(each.unit, found),
+            # epsilon of the largest run for this unit, without delta, that no unit's limit refuses
+            "left": limit and min(every.room / n for every in found if (n := each.unit.changes(every.unit))),
         }
         for each in found
     ]
@@ -102,11 +103,6 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
     more = None if limit is None else min(last, default=None)
     about = {"dataset": name, "other_people": name in contents.of_other_people, "runs": runs, "totals": totals}
     return {**about, "more": more, "limit": None if limit is None else limit._asdict()}
-
-
-def _left(unit: PrivacyUnit, all_units: Sequence[Standing]) -> float:
-    """Return the epsilon of the largest run for a unit, without delta, that no unit's limit refuses."""
-    return min(each.room / changes for each in all_units if (changes := unit.changes(each.unit)) is not None)
 
 
 def _spent(found: Mapping[str, Any]) -> str:

@@ -205,14 +205,8 @@ def read_promise(path: str) -> Result:
             row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
     except UNREADABLE as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
-    return Result(
-        path=path,
-        row_type=row_type,
-        order=info.order,
-        promise=promise,
-        guarantee=guarantee,
-        nothing=info.why_nothing or Result.nothing,
-    )
+    nothing = info.why_nothing or Result.nothing
+    return Result(path=path, row_type=row_type, order=info.order, promise=promise, guarantee=guarantee, nothing=nothing)
 
 
 def _view(path: str, whole: Promise) -> Result:
@@ -236,14 +230,8 @@ def _view(path: str, whole: Promise) -> Result:
     except UNREADABLE:
         raise ValueError(f"RESULT must be a question or a view of {whole.path}, got {path}") from None
     content = {**whole.content, "made_by": made_by, "parameters": parameters, "accuracy": accuracy, "rows": rows}
-    return Result(
-        path=path,
-        row_type=row_type,
-        order=order,
-        promise=Promise(whole.path, content),
-        guarantee=guarantee,
-        made_of=names,
-    )
+    promise = Promise(whole.path, content)
+    return Result(path=path, row_type=row_type, order=order, promise=promise, guarantee=guarantee, made_of=names)
 
 
 def promise_path(path: str) -> str:

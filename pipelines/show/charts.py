@@ -257,7 +257,8 @@ def points_of(shown: Shown, table: pa.Table) -> list[ChartPoint]:
     """Return what a chart needs of rows."""
     ends, points = ends_of(shown.number or "", table.column_names) or ("", ""), list[ChartPoint]()
     for row in in_micros(table).to_pylist():
-        value, lower, upper = (_finite(row.get(name)) for name in (shown.number, *ends))
+        numbers = (row.get(name) for name in (shown.number, *ends))
+        value, lower, upper = (each if each is not None and math.isfinite(each) else None for each in numbers)
         if ends == ("", "") and shown.number == "estimate":
             lower, upper = bounded(value, row["error_bound"])
         if lower is None or upper is None:  # a lower bound has no interval
@@ -272,8 +273,3 @@ def _state(row: Mapping[str, Any]) -> str:
     if "status" in row:
         return "" if row["status"] == ENDED else ALERT
     return ALERT if row.get("raised") else state if (state := row.get("state", "")) in STATES else ""
-
-
-def _finite(value: Any) -> float | None:
-    """Return a number that can be drawn, else None."""
-    return None if value is None or not math.isfinite(value) else value

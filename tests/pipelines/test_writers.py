@@ -1,7 +1,6 @@
 """Rows in files, in files of windows, and on their way to a topic or a table."""
 
 import csv
-import io
 import json
 import math
 import os
@@ -29,6 +28,7 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.pipelines.sinks.writers import WriteDeadLetterFiles, WriteReleased, WriteRows, WriteWindowFiles
 from privstream.pipelines.stores import whole_file
+from privstream.transforms.batches import to_stream
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.row_types import HeavyHitter, KeyCount
 
@@ -186,15 +186,8 @@ def test_text_has_no_number_that_is_none(format, as_table, tmp_path):
 
 def test_tables_are_put_together_and_sorted(tmp_path):
     rows, table = counts_and_table()
-
-    def packed(part):
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, part.schema) as writer:
-            writer.write_table(part)
-        return stream.getvalue()
-
     pipeline = beam.Pipeline(runner="FnApiRunner")
-    parts = pipeline | beam.Create([(b"2", packed(table[2:])), (b"1", packed(table[:2]))])
+    parts = pipeline | beam.Create([(b"2", to_stream(table[2:])), (b"1", to_stream(table[:2]))])
     parts | "Some" >> WriteReleased(str(tmp_path / "some.parquet"), KeyCount)
     none = parts | beam.Filter(lambda part: not part)
     none | "None" >> WriteReleased(str(tmp_path / "none.parquet"), KeyCount)
