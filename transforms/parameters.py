@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -57,6 +58,9 @@ class Parameters:
     mechanism: Any
     """What draws the noise."""
 
+    ended = False
+    """Whether its input ends: see `over_files`."""
+
     _given: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls) -> None:
@@ -108,7 +112,9 @@ class Parameters:
 
         Where counts are released, each element is an Arrow stream of them under a `StepKey`, to which `view` applies.
         """
-        return self
+        made = copy.copy(self)
+        made.ended = True
+        return made
 
     @property
     def release(self) -> Mapping[str, Any]:

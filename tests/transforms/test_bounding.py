@@ -9,7 +9,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import NO_NAMES, CountBatch, EventBatch, HolderBatch, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.parameters import Bound
-from privstream.transforms.people.bounding import BoundPerWindow, LimitRows, add_counts, bound_people, draws_of_pairs
+from privstream.transforms.people.bounding import BoundPerWindow, LimitWindows, add_counts, bound_people, draws_of_pairs
 from privstream.transforms.timing.step_fn import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -55,8 +55,8 @@ TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size
 LIMIT = st.integers(1, 3)
 
 
-def across(limit: int) -> LimitRows:
-    return LimitRows(steps=STEPS, timer_offset=2, limit=limit, whole_steps=True)
+def across(limit: int) -> LimitWindows:
+    return LimitWindows(steps=STEPS, timer_offset=2, limit=limit)
 
 
 def holders(people: np.ndarray) -> bytes:

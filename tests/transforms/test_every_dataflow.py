@@ -144,7 +144,7 @@ QUICK = cases(
     hitters=["plain", "status, known domain"],
     points=["ranges, two"],
 )
-LASTING = {"track_members_log", "limit_rows_log", "count_contributions_log"}
+LASTING = {"track_members_log", "limit_windows_log", "count_contributions_log"}
 """What remembers people until the end of a run."""
 
 

@@ -69,7 +69,7 @@ def reference(made, events):
     for window in range(WINDOWS):
         counted = windows[window]
         if made.mechanism.unit == "person":
-            counted = [each for each in counted if used[each[0]] < 3]
+            counted = [each for each in counted if used[each[0]] < made.bound.allowed(window + 1, WINDOWS)]
             used.update(user for user, _ in counted)
         counts = np.zeros(40, np.int64)
         for _, value in counted:
@@ -111,15 +111,24 @@ def test_a_person_with_very_many_values_counts_as_anybody_does():
     assert results.elements("dead") == []
 
 
+def test_over_files_random_values_of_the_run_count():
+    events = random_events("person")
+    results = run_bounded("fn_api", as_rows(events), transform("person").over_files())
+    first, end = START * SECOND, (START + WINDOWS * WINDOW) * SECOND
+    came = Counter(user for user, _, time in events if first <= time < end)
+    assert results.counters["privstream:contributions_over_limit"] == sum(max(0, n - 3) for n in came.values()) > 0
+    assert results.elements("rows") != reference(transform("person"), events)
+
+
 def bounded(rows, limit=1):
-    """Return what is left of rows (user, item, time), as (user, item, rank)."""
+    """Return what is left of rows (user, item, time), as (user, item)."""
     made = transform("person")
-    stage = BoundValues(steps=made.steps, noise=KeyedNoise(KEY), limit=limit)
+    stage = BoundValues(steps=made.steps, noise=KeyedNoise(KEY), limit=limit, in_parts=False)
     users, items, times = (np.array(column) for column in zip(*rows, strict=True))
     batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), NO_NAMES)
     ((_, record),) = stage.bound(StepKey(3, 0), batch)
     left = HolderBatch.read([record[STEP.size :]])
-    return sorted(zip(left.users.tolist(), left.items.tolist(), left.ranks.tolist(), strict=True))
+    return sorted(zip(left.users.tolist(), left.items.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("limit", [1, 4])
@@ -127,6 +136,5 @@ def test_each_record_of_a_person_is_as_likely_to_count_as_any_other(limit):
     """Also where nine of ten are equal rows."""
     rows = [(user, 1, 50) for user in range(3000) for _ in range(9)] + [(user, 42, 50) for user in range(3000)]
     left = bounded(rows, limit)
-    assert Counter(user for user, _, _ in left) == dict.fromkeys(range(3000), limit)
-    assert abs(sum(item == 42 for _, item, _ in left) - 300 * limit) < 120
-    assert Counter(rank for _, _, rank in left) == dict.fromkeys(range(limit), 3000)
+    assert Counter(user for user, _ in left) == dict.fromkeys(range(3000), limit)
+    assert abs(sum(item == 42 for _, item in left) - 300 * limit) < 120

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
 from privstream.transforms.people.bounding import CloseWindows, ToClock
-from privstream.transforms.timing.step_fn import NO_TIME, SEED, STEP, StepFn, WithClock, stepped
+from privstream.transforms.timing.step_fn import NO_TIME, ONE_KEY, SEED, STEP, StepFn, WithClock, stepped
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, Steps
 from tiny_runner import Stage
 
@@ -102,7 +102,7 @@ def test_a_watermark_that_creeps_and_jumps(unbounded):
         if before in (15, 41):
             step -= 2
         else:
-            used.append((b"", stepped(step, b"x")))
+            used.append((ONE_KEY, stepped(step, b"x")))
         events.add_elements([TimestampedValue(stepped(step, b"x"), max(before, 10))])
         events.advance_watermark_to(mark)
     events.advance_watermark_to_infinity()
@@ -115,7 +115,7 @@ def test_a_watermark_that_creeps_and_jumps(unbounded):
     results = yield Streamed(events, build)
     rows = sorted(results.elements())
     last = rows[-1][1]
-    assert rows == expected(fn, used, [b""], last)
+    assert rows == expected(fn, used, [ONE_KEY], last)
     assert last == 699 if not unbounded else 639 <= last <= 639 + 2 * 256
     assert late_of(results) == 2
 
@@ -134,8 +134,8 @@ def test_a_batch_that_came_late_by_its_own_timestamp_is_dropped_and_counted():
         return closed | "Clock" >> WithClock(steps) | beam.ParDo(fn)
 
     results = yield build
-    used = [(b"", stepped(2, b"early"))] * len(early)
-    assert sorted(results.elements()) == expected(fn, used, [b""])
+    used = [(ONE_KEY, stepped(2, b"early"))] * len(early)
+    assert sorted(results.elements()) == expected(fn, used, [ONE_KEY])
     assert late_of(results) == 2
 
 

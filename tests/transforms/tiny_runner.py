@@ -255,7 +255,7 @@ SPLITTING = ("CountPerStep", "PackUpdates", "SplitEvents")
 CLOSING = ("BoundPerWindow", "LastPresence", "ToClock")
 STAGES = (
     *("DecideSteps", "CountContributions", "SampleContributions", "PublishCounts", "ShowCounts"),
-    *("TrackMembers", "LimitRows", "RunningAnswers"),
+    *("TrackMembers", "LimitWindows", "RunningAnswers"),
 )
 """Stateful DoFns in their order, after what closes windows; no transform has all of them."""
 

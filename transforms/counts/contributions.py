@@ -21,7 +21,7 @@ from privstream.transforms.batches import (
     in_order,
     shard_key,
 )
-from privstream.transforms.counters import counter
+from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, PLACES, READINGS
 from privstream.transforms.parameters import Bound
 from privstream.transforms.people.bounding import (
@@ -172,6 +172,7 @@ class CountContributions(StepFn, state="count_contributions"):
                 counts[over] = within
                 over, draws = over[within], draws[within]
             counts[over] = _place(persons[over], draws) < left[persons[over]]
+        count_dropped("contributions", int(came.sum()), int(came.sum() - counts.sum()))
         sums, dropped = None, np.empty(0, np.uint64)
         if self.dropped is not None:
             all_of, counted = (np.bincount(persons[some], minlength=len(people)) for some in (came, counts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from abc import abstractmethod
@@ -154,7 +153,7 @@ class CountsParameters(Parameters):
             self.mechanism = self.mechanism.with_dropped_share(windows * has)
         _check_views(self.mechanism, rising, at_least, windows)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
-        self.rising, self.at_least, self.ended = rising, at_least, False
+        self.rising, self.at_least = rising, at_least
 
     @property
     def promise(self) -> PrivacyGuarantee:
@@ -229,12 +228,6 @@ class CountsParameters(Parameters):
     def row_type(self) -> Any:
         """What is published."""
         return KeyRise if self.rising else KeyCount if self.mechanism.max_value is None else KeySum
-
-    @override
-    def over_files(self) -> Self:
-        made = copy.copy(self)
-        made.ended = True
-        return made
 
     @property
     @override
@@ -369,7 +362,7 @@ class CountedParameters(WindowedParameters):
 
     @override
     def over_files(self) -> Self:
-        made = copy.copy(self)
+        made = super().over_files()
         made.counts = self.counts and self.counts.over_files()
         return made
 

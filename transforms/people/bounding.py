@@ -16,10 +16,11 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
-from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters, pack, unpack
+from privstream.mechanisms.mechanism import SEGMENT, Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     NO_NAMES,
+    CountBatch,
     EventBatch,
     HolderBatch,
     Keyed,
@@ -414,47 +415,38 @@ class BoundPerWindow(BoundEvents):
             yield on_clock(key.step, encode_counts(*np.unique(held.items, return_counts=True)))
         elif not self.by_people:
             yield on_clock(key.step, encode(held.some(slice(None))))
-        elif not self.in_parts:
-            yield shard_key(key.shard), stepped(key.step, encode(held))
         else:
-            for part in parts_of_people(held):
+            for part in parts_of_people(held) if self.in_parts else [encode(held)]:
                 yield shard_key(key.shard), stepped(key.step, part)
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:
     """Encode how often distinct positions of a list were counted."""
-    return pack("counts", 1, {"positions": positions.astype(np.uint32), "counts": counts.astype(np.int64)})
+    return encode(CountBatch(positions.astype(np.uint64), counts.astype(np.int64), NO_NAMES))
 
 
 def add_counts(batches: Iterable[bytes], size: int) -> np.ndarray:
     """Return the sums of counts for all positions of a list, int64 (size,)."""
-    found = np.zeros(size, np.int64)
-    for batch in batches:
-        one = unpack("counts", 1, batch)
-        found[np.asarray(one["positions"])] += np.asarray(one["counts"])
-    return found
+    counted = CountBatch.read(batches)
+    return totals(counted.items.astype(np.int64), counted.counts, size)
 
 
-class LimitRows(StepFn, state="limit_rows"):
-    """Per shard of people: drop what is beyond a person's limit over the whole run, and count the rest.
+class LimitWindows(StepFn, state="limit_windows"):
+    """Per shard of people: a person counts in so many windows of the run, the first ones; what counts is added up.
 
-    Steps are handled in order, and what a person has in a step in the order of its ranks. So what is left depends on
-    the person's own events alone. The log has whom a step charges.
+    So what is left depends on the person's own events alone. The log has whom a step charges.
     """
 
     limit: int
-    whole_steps = False  # whether all that a person has in a step is charged once
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
         rows = HolderBatch.read(batches)
-        places = 0 if self.whole_steps else rows.ranks.astype(np.int64)
-        admitted = places < self.limit - state.charged(rows.users)
+        admitted = state.charged(rows.users) < self.limit
         count_dropped("contributions", len(admitted), int(len(admitted) - admitted.sum()))
-        people = rows.users[admitted]
-        charges = Charges.of(np.unique(people) if self.whole_steps else people)
+        charges = Charges.of(np.unique(rows.users[admitted]))
         if not len(charges.keys):
             return Stepped(state, (), unchanged)
         counts = encode_counts(*np.unique(rows.items[admitted], return_counts=True))

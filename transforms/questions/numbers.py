@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,12 +22,14 @@ from privstream.mechanisms.views.smoothing import SmoothedWindows
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     Actions,
+    Bound,
     Parameters,
     View,
     WindowedParameters,
     check_limits,
     distinct_texts,
     limits_of,
+    plain,
     within,
 )
 from privstream.transforms.reading.domain import Domain, Items
@@ -44,8 +46,8 @@ class QuantilesParameters(WindowedParameters):
 
     Privacy:
         Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
-        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with
-        `max_per_window` random ones in a window. Public: all arguments but `noise`.
+        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, random ones
+        if the input ends, and with `max_per_window` random ones in a window. Public: all arguments but `noise`.
 
     Accuracy:
         Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
@@ -96,13 +98,24 @@ class QuantilesParameters(WindowedParameters):
         return lambda table, _: view(table)
 
     @property
+    def bound(self) -> Bound | None:
+        """How many values per person count; None where events are protected."""
+        made, windows = self.mechanism, self.steps.count
+        limited = windows is None or made.contributions < windows * made.per_step
+        return Bound(made.contributions, None, self.ended and limited, limited) if self._by_person else None
+
+    @property
+    @override
+    def release(self) -> Mapping[str, Any]:
+        return {**super().release, "bound": plain(self.bound)}
+
+    @property
     @override
     def person_limits(self) -> tuple[Limit, ...]:
-        made, windows = self.mechanism, self.steps.count
-        if not self._by_person:
+        if (bound := self.bound) is None:
             return ()
-        limited = windows is None or made.contributions < windows * made.per_step
-        return limits_of(run=made.contributions if limited else None, window=made.per_step, thing="value")
+        run = bound.in_run if bound.paced else None
+        return limits_of(run=run, window=self.mechanism.per_step, thing="value")
 
     @property
     @override

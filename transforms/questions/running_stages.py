@@ -33,15 +33,17 @@ from privstream.transforms.batches import (
     shard_key,
 )
 from privstream.transforms.counters import count_dropped, counter
+from privstream.transforms.counts.contributions import CountContributions, SampleContributions
 from privstream.transforms.counts.transform import CountedTransform
 from privstream.transforms.parameters import BEGIN
 from privstream.transforms.people.bounding import (
     BoundEvents,
     BoundPerWindow,
-    LimitRows,
+    LimitWindows,
     SplitEvents,
     add_counts,
     encode_counts,
+    parts_of_people,
     place_in_run,
 )
 from privstream.transforms.questions.by_counts import TopKParameters
@@ -153,12 +155,12 @@ class TopKWithGap(TopKParameters, CountedTransform, RunningTransform):  # noqa: 
     last_stage = RankItems
 
     @override
-    def _limits(self) -> tuple[BoundPerWindow, LimitRows]:
+    def _limits(self) -> tuple[BoundPerWindow, LimitWindows]:
         _ = self.mechanism.estimate_variance  # once, at launch; workers receive it
         in_window = BoundPerWindow(
             steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, by_people=True, ranked=False
         )
-        in_run = LimitRows(steps=self.steps, timer_offset=1, limit=self.windows_of_person, whole_steps=True)
+        in_run = LimitWindows(steps=self.steps, timer_offset=1, limit=self.windows_of_person)
         return in_window, in_run
 
 
@@ -207,13 +209,14 @@ class Binned:
 
 
 class BoundValues(BoundEvents):
-    """Of each person a random sample of the values of a window counts.
+    """Of each person a random sample of the values of a window counts; `in_parts`, large ones as several records.
 
     Equal rows of a person are told apart by how many of them come before: each is as likely to count as any other.
     """
 
     noise: NoiseSource
     limit: int
+    in_parts: bool
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
@@ -230,8 +233,9 @@ class BoundValues(BoundEvents):
         places = place_in_run(events.users, order)
         some = order[places[order] < self.limit]
         count_dropped("values", len(events.users), len(events.users) - len(some))
-        held = HolderBatch(events.users[some], events.items[some], places[some].astype(np.uint16), NO_NAMES)
-        yield shard_key(key.shard), stepped(key.step, encode(held))
+        held = HolderBatch(events.users[some], events.items[some], np.zeros(len(some), np.uint16), NO_NAMES)
+        for part in parts_of_people(held) if self.in_parts else [encode(held)]:
+            yield shard_key(key.shard), stepped(key.step, part)
 
 
 class NumericQuantiles(QuantilesParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -244,10 +248,12 @@ class NumericQuantiles(QuantilesParameters, RunningTransform):  # noqa: D101 - i
 
     @override
     def _limits(self) -> Sequence[beam.DoFn]:
-        if not self._by_person:
+        if (bound := self.bound) is None:
             return super()._limits()
-        in_window = BoundValues(steps=self.steps, noise=self.noise, limit=self.mechanism.per_step)
-        return in_window, LimitRows(steps=self.steps, timer_offset=1, limit=self.mechanism.contributions)
+        given: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        in_window = BoundValues(**given, limit=self.mechanism.per_step, in_parts=bound.sampled)
+        in_run = SampleContributions if bound.sampled else CountContributions
+        return in_window, in_run(**given, timer_offset=1, bound=bound, key_shards=1)
 
     @override
     def counts_of(self, step: int, batches: list[bytes]) -> BinnedStep:

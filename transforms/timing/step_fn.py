@@ -31,14 +31,14 @@ from apache_beam.version import __version__
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.mechanism import pack, unpack
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed, take_arguments
+from privstream.transforms.batches import Keyed, shard_key, take_arguments
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 from typing_extensions import override
 
 SEED = b""
 """Starts the clock of a key."""
-ONE_KEY = b""
-"""The key of a clock that is alone."""
+ONE_KEY = shard_key(0)
+"""Key of a stage with one clock."""
 STEP = struct.Struct(">q")
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
