@@ -48,7 +48,7 @@ class Bounds:
 
     @property
     def of_counts(self) -> float:
-        """The part of the budget, a squared shift, that the share of dropped contributions leaves."""
+        """The part of the budget, a squared shift or epsilon, that the share of dropped contributions leaves."""
         return 1 - DROPPED_SHARE if self.dropped else 1.0
 
     @property
@@ -115,7 +115,7 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> list[KeyLaw]:
         shift = largest_shift(epsilon, delta - own)
         noises = tuple(gaussian_noise(shift * math.sqrt(part), largest, bounds) for largest, part in bounds.values)
         found.append(KeyLaw(noises, GaussianCurve(shift=shift), own, bounds))
-    if delta == 0 or not (bounds.listed or bounds.dropped or bounds.contributions > MOST_PURE):
+    if delta == 0 or not (bounds.listed or bounds.contributions > MOST_PURE):
         with suppress(ValueError) if found else nullcontext():
             noises = tuple(_laplace_noise(epsilon * part, largest, bounds) for largest, part in bounds.values)
             found.append(KeyLaw(noises, PureDp(epsilon), slack, bounds))

@@ -9,12 +9,12 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import gaussian_sigma
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, gaussian_sigma
 
 DROPPED_SHARE = 1 / 10
-"""Of the budget, a squared shift, that the share costs."""
+"""Of the budget, a squared shift or a pure epsilon, that the share costs."""
 
 KNOTS = (1, 2, 5)
 """Limits at which people are counted by what they drop; more counts as the last."""
@@ -22,6 +22,7 @@ WHOLE = 1024
 """A person at a knot, in the units that are added up: one between two knots is parted between them."""
 
 _COUNTED_PART = 0.05  # of the squared shift, for what counts
+_COUNTED_EPSILON = 0.2  # of a pure epsilon
 _SURELY = 1.75  # standard deviations from which on there are people at a knot: one false alarm in 25
 _PERHAPS = 2.5  # the same at the last one, where people who drop more would be
 _NORMAL = 1.96  # of an interval of 95%, to one side
@@ -50,14 +51,15 @@ class DroppedShare:
     last one. That people are there is seen too.
 
     Privacy: the numbers of all readings are Gaussian, with a squared shift of `shift` ** 2 in all for what one person
-    does: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the reading and the
-    true number.
+    does, or have Laplace noise of a pure `epsilon`: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of
+    the key, the label of the reading and the true number.
     """
 
     limit: int  # contributions per person that count in the run, at most
-    shift: float  # that a person may cause, in standard deviations of all numbers of all readings together, > 0
+    shift: float  # that a person may cause, in standard deviations of all numbers of all readings together
     largest: int | None = None  # contributions that a person can have, by public parameters, if they say so
     readings: int = 1  # how often the numbers are released, each time of all that came until then
+    epsilon: float = 0.0  # of all numbers of all readings, if it is not 0; there is no shift then
 
     def __post_init__(self) -> None:
         if self.largest is not None and self.largest <= self.limit:
@@ -76,9 +78,13 @@ class DroppedShare:
         return int(self.knots[-1])
 
     @cached_property
-    def laws(self) -> tuple[DiscreteGaussian, ...]:
+    def laws(self) -> tuple[SymmetricNoise, ...]:
         """The noise of what counts, and of the people at each knot, in each reading."""
-        moved = ((self.limit, _COUNTED_PART), *((WHOLE, 1 - _COUNTED_PART) for _ in self.knots))
+        part = _COUNTED_EPSILON if self.epsilon else _COUNTED_PART
+        moved = ((self.limit, part), *((WHOLE, 1 - part) for _ in self.knots))
+        if self.epsilon:
+            epsilon = self.epsilon / self.readings
+            return tuple(DiscreteLaplace(math.nextafter(most / (epsilon * part), math.inf)) for most, part in moved)
         shift = self.shift / math.sqrt(self.readings)
         return tuple(DiscreteGaussian(gaussian_sigma(shift * math.sqrt(part), most)) for most, part in moved)
 
@@ -104,7 +110,7 @@ class DroppedShare:
         `noise` is that of this run, for these numbers alone.
         """
         # Laws are in the label: of one number, noise of two scales would give it away.
-        laws = repr((self.limit, self.knots.tolist(), [law.sigma for law in self.laws]))
+        laws = repr((self.limit, self.knots.tolist(), self.laws))
         source, noisy = noise.derive("dropped share", laws), np.zeros_like(sums)
         for place, law in enumerate(self.laws):
             total = sums[place : place + 1]
@@ -150,12 +156,14 @@ class DroppedShare:
         return Share(share, lower, upper) if upper - lower <= _WIDEST else None
 
     @classmethod
-    def of(cls, limit: int, shift: float, largest: float | None) -> Self | None:
-        """Return what releases the share of a run whose noise has such a shift in all; None where nothing is dropped.
+    def of(cls, limit: int, whole: GaussianCurve | PureDp, largest: float | None) -> Self | None:
+        """Return what releases the share of a run whose noise is, in all, as `whole`; None where nothing is dropped.
 
         `largest`: what a person can have by public parameters, perhaps `math.inf`.
         """
         if largest is not None and largest <= limit:
             return None
         most = None if largest is None or math.isinf(largest) else int(largest)
-        return cls(limit, shift * math.sqrt(DROPPED_SHARE), most)
+        if isinstance(whole, PureDp):
+            return cls(limit, 0.0, most, epsilon=whole.at_epsilon * DROPPED_SHARE)
+        return cls(limit, whole.shift * math.sqrt(DROPPED_SHARE), most)

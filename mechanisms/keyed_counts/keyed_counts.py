@@ -18,7 +18,6 @@ from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.running import IndependentNoise, RunningNoise
 from privstream.mechanisms.noise.sources import NoiseSource, Words
-from privstream.mechanisms.privacy.accounting import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
@@ -124,7 +123,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     min_people: int = 1  # that a key must have to be considered
     max_value: int | None = None  # with sums: values are integers from 0 to it, and half of the budget is for them
     unit: str = "person"  # or "event"
-    dropped: bool = False  # whether a tenth of the budget is for `dropped_share`; not for events, or over "start"
+    dropped: bool = False  # whether a tenth of the budget is for `dropped_share`; not for events
     possible: int | None = None  # contributions that a person can have, dropped ones too, by public parameters
     noise_label = "keyed counts"
     state_type: ClassVar[type[Any]] = KeyedState
@@ -154,8 +153,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
             raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
         checks.boolean("dropped", self.dropped)
-        if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
-            raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
+        if self.dropped and self.unit == "event":
+            raise ValueError("dropped must be false for the unit of an event")
         _ = self.law, self.parameters  # noise that cannot be drawn is refused now, not in mid-stream
 
     def _check_keys(self) -> None:
@@ -201,17 +200,13 @@ class KeyedCounts(Mechanism[KeyedState]):
     @cached_property
     def dropped_share(self) -> DroppedShare | None:
         """What releases the share of contributions that limits drop; None where nothing is released."""
-        if not self.dropped or not isinstance(self.law.curve, GaussianCurve):
-            return None
-        return DroppedShare.of(self.contributions, self.law.curve.shift, self.possible)
+        return DroppedShare.of(self.contributions, self.law.curve, self.possible) if self.dropped else None
 
     def with_dropped_share(self, possible: float) -> Self:
-        """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 5% larger then.
+        """Return this mechanism with that release: noise of counts is 5% larger then, and 11% if it is Laplace noise.
 
         `possible` is as the field, or `math.inf`. Privacy: a function of public parameters.
         """
-        if not isinstance(self.law.curve, GaussianCurve):
-            return self
         return replace(self, dropped=True, possible=None if math.isinf(possible) else int(possible))
 
     @property

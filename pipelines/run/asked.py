@@ -118,10 +118,11 @@ class Asked:
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.QuestionFacts:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
         counters = self.counters(counted)
+        limits = {"limits": None} if dry_run and self.counts else self.limits(counted)
         return words.QuestionFacts(
             name=self.name,
             counters=counters if dry_run or COMPLETE in counters else {},
-            record={**self.promised, **({} if dry_run else self.limits(counted))},
+            record={**self.promised, **limits},
         )
 
 

@@ -305,7 +305,7 @@ def _warnings(asked: QuestionFacts) -> Iterable[str]:
         if share >= MOST and not (name == "events_outside_domain" and "rules" in parameters):
             read = f"; lists are read in {encoding}" if (encoding := parameters.get("encoding")) else ""
             yield f"{percent(share)} of rows are {text}: is that intended{read}?"
-    for name, (of, text) in (SHARES if asked.record.get("limits") else DROPPED | SHARES).items():
+    for name, (of, text) in (SHARES if "limits" in asked.record else DROPPED | SHARES).items():
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:
             plan = "; privstream plan compares limits" * (name in DROPPED)

@@ -9,8 +9,11 @@ import pytest
 from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.mechanisms.keyed_counts.dropped import KNOTS, WHOLE, DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp
 
 SHIFT = 0.2367  # of epsilon 1, delta 1e-6
+BUDGETS = {"gaussian": GaussianCurve(shift=SHIFT), "pure": PureDp(1.0)}
+WHOLE_BUDGET = BUDGETS["gaussian"]
 
 
 def moved(made, came, limit):
@@ -35,6 +38,9 @@ def test_one_person_moves_all_readings_by_no_more_than_noise_pays_for(limit, lar
     assert read.min() >= 0
     squares = np.square(read / [law.sigma for law in made.laws]).sum(axis=(1, 2))
     assert 0.9 * SHIFT**2 < squares.max() <= SHIFT**2
+    pure = dataclasses.replace(made, shift=0.0, epsilon=0.5)
+    losses = np.abs(read / [law.scale for law in pure.laws]).sum(axis=(1, 2))
+    assert 0.9 * 0.5 < losses.max() <= 0.5
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -58,13 +64,14 @@ def population(kind, people, rng):
     return rng.integers(3, 91, people) if kind == "even" else (rng.pareto(1.2, people) * 8 + 1).astype(np.int64)
 
 
+@pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("kind", ["spread", "even", "tail"])
 @pytest.mark.parametrize("limit", [8, 15, 25, 40, 80, 300])
-def test_the_interval_holds_the_true_share_or_says_at_least(kind, limit):
+def test_the_interval_holds_the_true_share_or_says_at_least(kind, limit, budget):
     rng = np.random.default_rng(limit)
     came = np.minimum(population(kind, 6_000, rng), 5_000)
     counted = np.minimum(came, limit)
-    made = DroppedShare.of(limit, SHIFT, math.inf)
+    made = DroppedShare.of(limit, BUDGETS[budget], math.inf)
     sums, _ = made.of_people(came, counted, np.zeros(len(came), np.int64))
     truth = 1 - counted.sum() / came.sum()
     found = [made.share(made.release(1, sums, SeededNoise(seed))) for seed in range(400)]
@@ -76,7 +83,7 @@ def test_the_interval_holds_the_true_share_or_says_at_least(kind, limit):
 def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
     rng = np.random.default_rng(1)
     came = population("tail", 6_000, rng)
-    made = DroppedShare.of(8, SHIFT, math.inf)
+    made = DroppedShare.of(8, WHOLE_BUDGET, math.inf)
     sums, _ = made.of_people(came, np.minimum(came, 8), np.zeros(len(came), np.int64))
     truth = 1 - np.minimum(came, 8).sum() / came.sum()
     noisy = made.release(1, sums, SeededNoise(3))
@@ -86,7 +93,7 @@ def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
 
 
 def test_where_noise_hides_it_nothing_is_said():
-    made = DroppedShare.of(100, SHIFT, math.inf)
+    made = DroppedShare.of(100, WHOLE_BUDGET, math.inf)
     few, _ = made.of_people(np.full(20, 150), np.full(20, 100), np.zeros(20, np.int64))
     assert sum(made.share(made.release(1, few, SeededNoise(seed))) is None for seed in range(400)) >= 396
     assert made.share(np.zeros(4, np.int64)) is None
@@ -94,7 +101,7 @@ def test_where_noise_hides_it_nothing_is_said():
 
 
 def test_readings_have_noise_of_their_own_and_periods_an_interval_for_all_of_it():
-    made = dataclasses.replace(DroppedShare.of(10, SHIFT, math.inf), readings=2)
+    made = dataclasses.replace(DroppedShare.of(10, WHOLE_BUDGET, math.inf), readings=2)
     sums, noise = np.array([70_000, 2_000 * WHOLE, 0, 0]), SeededNoise(5)
     one, other = (made.release(reading, sums, noise) - sums for reading in (1, 2))
     assert np.all(one != other)
@@ -119,7 +126,7 @@ def test_counts_sums_list_and_share_spend_the_budget_once(kind, fields):
 
 
 def test_nothing_is_released_where_public_parameters_leave_nothing_to_drop():
-    assert DroppedShare.of(12, SHIFT, 12) is None and DroppedShare.of(12, SHIFT, 5) is None
-    assert DroppedShare.of(12, SHIFT, 13).largest == 13
+    assert DroppedShare.of(12, WHOLE_BUDGET, 12) is None and DroppedShare.of(12, WHOLE_BUDGET, 5) is None
+    assert DroppedShare.of(12, WHOLE_BUDGET, 13).largest == 13
     with pytest.raises(ValueError, match="largest must be above 12"):
         DroppedShare(12, SHIFT, 12)

@@ -149,7 +149,8 @@ class CountsParameters(Parameters):
             max_value=max_value,
             unit=unit,
         )
-        if self._by_person and not self._distinct and delta > 0 and self._cuts:
+        self._has = has
+        if self._by_person and not self._distinct and self._cuts:
             self.mechanism = self.mechanism.with_dropped_share(windows * has)
         _check_views(self.mechanism, rising, at_least, windows)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
@@ -228,6 +229,13 @@ class CountsParameters(Parameters):
     def row_type(self) -> Any:
         """What is published."""
         return KeyRise if self.rising else KeyCount if self.mechanism.max_value is None else KeySum
+
+    @override
+    def over_files(self) -> Self:
+        made = super().over_files()
+        if made._distinct and made.chooses_randomly:  # in a stream what is dropped since the start may come again
+            made.mechanism = made.mechanism.with_dropped_share(made._has)
+        return made
 
     @property
     @override
