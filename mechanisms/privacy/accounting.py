@@ -76,7 +76,9 @@ class DivergenceCurve(PrivacyCurve):
             reach *= 1.25
         steps = math.ceil(reach / interval)
         if steps > MAX_GRID:
-            raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
+            raise ValueError(
+                f"epsilon must be nearer to 1: losses up to {reach:g} in steps of {interval:g} are too many"
+            )
         connected = _losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap
         sides = self.one_way(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
         falling = (np.minimum.accumulate(np.clip(side, 0.0, 1.0)) for side in sides)

@@ -14,7 +14,8 @@ import runner_harness
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ONE_OF_EACH, START, example
 from grids import some_quick
-from privstream.transforms.reading.fields import NUMBER, WHOLE, EventFields
+from privstream.transforms.reading.fields import NUMBER, WHOLE, EventFields, column_of
+from privstream.transforms.reading.frames import read_rows
 from single_events import gather
 
 SECRET = "zaphod"
@@ -102,3 +103,18 @@ def test_what_is_no_number_breaks_a_rule(rule, value):
     for fields in (NUMBERS, WHOLES):
         (found,) = gather([Sale("u", "i", SOLD_START, value)], fields)[2]
         assert found.code == f"value_{rule}"
+
+
+CODES = pa.array([0, 1, 0, 1, 1], pa.int8())
+PARTS = [pa.array([5, 7]), pa.array(["ada", "bob"])]
+UNIONS = {
+    "offsets shared": pa.UnionArray.from_dense(CODES, pa.array([0, 0, 1, 0, 1], pa.int32()), PARTS),
+    "sparse": pa.UnionArray.from_sparse(CODES, [pa.array([5, 0, 7, 0, 0]), pa.array(["x", "ada", "x", "ada", "bob"])]),
+    "a slice": column_of(["zz", 5, "ada", 7, "ada", "bob", 9]).slice(1, 5),
+}
+
+
+@pytest.mark.parametrize("form", UNIONS)
+def test_rows_of_a_union_are_read_as_if_alone(form):
+    columns = {"user": UNIONS[form], "item": pa.array(["i"] * 5), "time": pa.array([1] * 5)}
+    assert read_rows(columns, 5, EventFields()).clean["user"].to_pylist() == ["5", "ada", "7", "ada", "bob"]

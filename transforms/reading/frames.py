@@ -113,7 +113,7 @@ def read_rows(
         asked = {}
         for field, kind in names.where.kinds.items():  # one that is missing has no value
             asked[field], marks = _of_each_kind(
-                columns.get(field, pa.nulls(rows)), partial(of_kind, field, kind, names)
+                "where", columns.get(field, pa.nulls(rows)), partial(of_kind, field, kind, names)
             )
             for mask, rule in marks:
                 refused |= dict.fromkeys(np.flatnonzero(mask & passing).tolist(), rule)
@@ -127,7 +127,7 @@ def read_rows(
             key = what, field, fields.user, fields.value
             if key not in parsed:  # a time that is not needed may be missing
                 column = columns.get(field, pa.nulls(rows))
-                parsed[key] = _of_each_kind(column, partial(read_column, what, fields, names))
+                parsed[key] = _of_each_kind(what, column, partial(read_column, what, fields, names))
             found, marks = parsed[key]
             for mask, rule in marks:
                 refused |= dict.fromkeys(np.flatnonzero(mask & passing).tolist(), rule)
@@ -185,24 +185,38 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
     return names.spelling.texts(content, texts), marks
 
 
-def _of_each_kind(column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marked:
+def _of_each_kind(what: str, column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marked:
     """Read a column: of several kinds one after the other; values of a kind that does not do break the rule."""
-    if pa.types.is_union(column.type):
-        codes = column.type_codes.to_numpy()
-        rows = [np.flatnonzero(codes == code) for code in range(column.type.num_fields)]
-        parts = [_of_each_kind(column.field(code), read) for code in range(len(rows))]
-        marks = []
-        for some, (_, found) in zip(rows, parts, strict=True):
-            for mask, rule in found:
-                marks.append((np.isin(np.arange(len(column)), some[mask]), rule))
-        together = pa.concat_arrays([part for part, _ in parts])
-        return together.take(pa.array(np.argsort(np.concatenate(rows)))), marks
     try:
-        return read(column)
-    except BrokenRuleError as rule:
-        nulls = column.is_null().to_numpy(zero_copy_only=False)
-        found, marks = read(pa.nulls(len(column)))
-        return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
+        if not pa.types.is_union(column.type):
+            return read(column)
+        column.validate(full=True)
+        column = pa.concat_arrays([column])  # of a slice Arrow gives the codes and offsets of its parent
+        places = column.offsets.to_numpy() if column.type.mode == "dense" else np.arange(len(column))
+        codes, parts, marks = column.type_codes.to_numpy(), [], []
+        rows = [np.flatnonzero(codes == code) for code in column.type.type_codes]
+        for number, some in enumerate(rows):
+            part, found = _of_each_kind(what, _taken(column.field(number), places[some]), read)
+            parts.append(part)
+            marks += [(np.isin(np.arange(len(column)), some[mask]), rule) for mask, rule in found]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows)))), marks
+    except BrokenRuleError as error:
+        rule = error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        rule = BrokenRuleError(what.partition(" ")[0], TYPE, f"{what} must be a column that can be read")
+    nulls = column.is_null().to_numpy(zero_copy_only=False)
+    found, marks = read(pa.nulls(len(column)))
+    return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
+
+
+def _taken(column: pa.Array, rows: np.ndarray) -> pa.Array:
+    """Return rows of a column of any type, also of one that Arrow takes none from."""
+    if pa.types.is_dictionary(column.type):
+        return pa.DictionaryArray.from_arrays(column.indices.take(pa.array(rows)), column.dictionary, safe=False)
+    try:
+        return column.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:
+        return pa.concat_arrays([column.slice(row, 1) for row in rows.tolist()] or [column.slice(0, 0)])
 
 
 class Unusable(NamedTuple):
