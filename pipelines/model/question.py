@@ -199,9 +199,11 @@ def loaded(path: str) -> Any:
 def resolve(path: str) -> Any:
     """Import a module, or something in one, without what other libraries have to say when they are loaded."""
     module, _, name = path.rpartition(".")
+    handlers = logging.root.handlers[:]
     logging.disable(logging.WARNING)
     try:
         found = importlib.import_module(module)
         return getattr(found, name) if hasattr(found, name) else importlib.import_module(path)
     finally:
         logging.disable(logging.NOTSET)
+        logging.root.handlers[:] = handlers  # Beam's warnings set the root logger up, even when silenced

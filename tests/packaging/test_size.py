@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -68,13 +69,12 @@ def measured() -> dict[str, tuple[int, ...]]:
     return found | {"words": (sum(len((ROOT / name).read_text("utf-8").split()) for name in pages),)}
 
 
-def walked() -> tuple[int, int]:
-    """Return how many functions a record meets, and how many files."""
+def walked() -> dict[str, list[str]]:
+    """Return which functions a record meets, by their files."""
     from record_walk import walk  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        found = walk(Path(folder))
-    return sum(map(len, found.values())), len(found)
+        return walk(Path(folder))
 
 
 def large() -> dict[str, int]:
@@ -95,8 +95,11 @@ def test_folders_and_pages_keep_to_their_ceilings(name: str) -> None:
     check(name, measured()[name], CEILINGS.get(name, (WORDS,)))
 
 
-def test_a_record_meets_few_functions() -> None:
-    check("the walk of a record", walked(), WALK)
+def test_a_record_meets_few_functions_of_the_files_that_the_page_names() -> None:
+    found = walked()
+    check("the walk of a record", (sum(map(len, found.values())), len(found)), WALK)
+    named = re.findall(r"^\| `([\w/.]+\.py)`", (ROOT / "docs" / "walk.md").read_text("utf-8"), re.MULTILINE)
+    assert set(named) == set(found), "docs/walk.md must name the files on the way: run record_walk.py"
 
 
 def test_no_file_is_long() -> None:
@@ -111,7 +114,7 @@ def main() -> None:
     """Print the table as it is now, and write the list of large files."""
     for name, found in measured().items():
         print(name, *(f"{one:_}" for one in found))
-    print("WALK", *walked())
+    print("WALK", sum(map(len, (found := walked()).values())), len(found))
     text = "".join(f"{name} {size}\n" for name, size in large().items())
     Path(__file__).with_name("large_files.txt").write_text(text, "utf-8")
 

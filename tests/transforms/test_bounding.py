@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.mechanism import Charges, UserCounters
+from privstream.mechanisms.mechanism import UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import NO_NAMES, CountBatch, EventBatch, HolderBatch, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
@@ -98,16 +98,6 @@ def test_a_person_with_several_items_in_a_step_is_charged_once_for_it():
         handled = limit.step(b"", 1, [batch], state)
         assert sum(add_counts([data[STEP.size :]], 3).sum() for _, data in handled.outputs) == expected
         state = handled.state
-
-
-def test_a_cap_above_16_bits_holds():
-    limit, people = across(70_000), np.array([2], np.uint64)
-    state = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
-    for expected in (1, 0, 0):
-        handled = limit.step(b"", 1, [holders(people)], state)
-        assert len(list(handled.outputs)) == expected
-        assert bool(handled.change()) == (expected == 1)
-        state = limit.decode(limit.encode(handled.state))
 
 
 def integers(*values: int) -> np.ndarray:
