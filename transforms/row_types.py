@@ -94,6 +94,7 @@ class QueryAnswer(NamedTuple):
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how far the estimate is at most from the answer without noise, with probability 95% for all
             answers together; -1, for none, if the query is refused.
+        lower, upper: the interval of a measured answer; None for others, which have the error bound alone.
         source: "guess", as many of the records as the query has of the list, "hypothesis", corrected by measured
             answers, both tested and found good enough; "measured", with noise; "refused": the budget is spent.
         measurements_left: how many more answers may be measured.
@@ -103,6 +104,8 @@ class QueryAnswer(NamedTuple):
     query: str
     estimate: float
     error_bound: float
+    lower: Optional[float]
+    upper: Optional[float]
     source: str
     measurements_left: int
 

@@ -166,9 +166,6 @@ class Shown:
             margin = self.rows["mean_margin"]  # no value is below 0
             least = pc.max_element_wise(pc.subtract(self.rows[name], margin), 0.0, skip_nulls=False)
             return [least.to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
-        if name == "estimate" and "error_bound" in self.rows.column_names:
-            found = map(bounded, self.rows[name].to_pylist(), self.rows["error_bound"].to_pylist())
-            return [[*some] for some in zip(*found, strict=True)]
         ends = ends_of(name, self.rows.column_names)
         return [self.rows[end].to_pylist() for end in ends]
 
@@ -244,11 +241,6 @@ def ends_of(name: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns with the ends of the interval of a column; none if it has none."""
     own, plain = (f"{name}_lower", f"{name}_upper"), ("lower", "upper")
     return own if own[0] in names else plain if name in NUMBERS and plain[0] in names else ()
-
-
-def bounded(estimate: float | None, bound: float) -> tuple[float, float] | tuple[None, None]:
-    """Return the ends of the interval of an estimate with an error bound, which is below 0 for none."""
-    return (None, None) if estimate is None or bound < 0 else (max(0.0, estimate - bound), estimate + bound)
 
 
 def name_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:

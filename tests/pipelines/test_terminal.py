@@ -102,6 +102,13 @@ def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> Non
     assert sum("Garten" in line for line in lines) == 1 or not keyed, "the newest window alone"
 
 
+@pytest.mark.parametrize("word", [word for word in QUESTIONS if "lower" in question(word).row_type._fields])
+def test_an_interval_has_the_ends_that_the_file_has(word: str) -> None:
+    row = row_of(word, 0, "tea")
+    shown = printed([row], word, 200)
+    assert f"{row.lower:g} to {row.upper:g}" in shown and "95% interval" in shown
+
+
 def in_hour(hour: int, item: str, number: float, **more: object) -> HeavyHitter:
     start = MONDAY + HOUR * hour
     row = HeavyHitter(start, start + HOUR, item, number, number - 42, number + 42.0, start, "started")
