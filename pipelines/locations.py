@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 WRITTEN = ("avro", "parquet", "jsonl", "csv", "xlsx")
-WINDOW_FORMATS = WRITTEN[:-1]  # formats of files of windows: equal rows give equal bytes
 DEFAULT_FORMAT = "jsonl"
 MONITOR_FILES = (".yaml", ".yml")  # what the names of files end in that describe monitors
 

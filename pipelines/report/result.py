@@ -296,7 +296,7 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
         questions = (record.get("questions") or {}).items()
         found["questions"] = [f"{name}: {each['question']}, {each['output']}" for name, each in questions]
     else:
-        note = (accuracy.get("intervals") or {}).get("note", "")
+        note = accuracy.get("note", "")
         share = regime_in_words(record["limits"]["dropped"]) if record.get("limits") else ""
         means = described(row_type.__doc__ or "") | described(info.row_type.__doc__ or "") | WINDOWS
         if unit := words.value_unit(record):

@@ -65,7 +65,7 @@ def test_answers_keep_their_promise(country, tmp_path):
     assert {row.source for row in rows} - {"guess"} == {"measured", "hypothesis"}
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
-    assert promise["accuracy"]["intervals"]["limits"] == [{"option": "", "most": 1, "thing": "item", "where": ""}]
+    assert promise["accuracy"]["limits"] == [{"option": "", "most": 1, "thing": "item", "where": ""}]
     largest = max(row.error_bound for row in rows)
     assert promise["accuracy"]["records_needed"] == 1
     assert largest == pytest.approx(promise["accuracy"]["error_bound"], abs=1.1)
