@@ -7,6 +7,7 @@ the row alone.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_type_hints
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from apache_beam.utils.timestamp import Timestamp
 
 STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
+NUMBERS = ("people", "value", "estimate", "ratio", "distance")
+"""What may be the number of a row, the first that it has; `lower` and `upper` are its interval."""
+
+
+def number_of(names: Container[str]) -> str:
+    """Return the field with the number of a row; empty if it has none."""
+    return next((name for name in NUMBERS if name in names), "")
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -25,7 +25,7 @@ from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.stores import imported, opened, whole_file
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.domain import join_columns, split_item
-from privstream.transforms.row_types import Time, types_of
+from privstream.transforms.row_types import Time, number_of, types_of
 from privstream.transforms.timing.steps import timestamp
 
 COMPLETE = "outputs_complete"
@@ -440,7 +440,6 @@ def restored(values: Any, kind: pa.DataType, format: str) -> Any:
 
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
-NUMBERS = ("people", "value", "estimate")  # fields with the number of a row; the first that it has is shown
 LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, besides the item
 
 
@@ -450,7 +449,7 @@ def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
         known = ", ".join(f".{each}" for each in WIDE_FORMATS)
         raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
     fields = shape_of(row_type).fields
-    if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
+    if "window_start" not in fields or not number_of(fields) or {"rule", "state"} & {*fields}:
         raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
 
 
@@ -461,8 +460,7 @@ def write_wide(path: str, row_type: type, rows: pa.Table) -> None:
     """
     shape, plain = shape_of(row_type), in_micros(rows).to_pylist()
     types, clocks = shape.columns, Clocks(shape.layout.zone)
-    number = next(name for name in NUMBERS if name in types)
-    items = shape.parts or ((shape.item,) if shape.item else ())
+    number, items = number_of(types), shape.parts or ((shape.item,) if shape.item else ())
     names = [name for name in LABELS if any(row.get(name, "") != "" for row in plain)] + [*items]
     starts = sorted({row["window_start"] for row in plain})
     days = clocks.at_midnight(starts)
