@@ -17,7 +17,7 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import output_format, read_table
 from privstream.pipelines.sinks.writers import Destination, UnreachableError, Webhook, check_folder, has_alerts
 from privstream.pipelines.sources.readers import split_pattern
-from privstream.pipelines.stores import check_destination, check_new, exists, filesystems, join, scheme_of
+from privstream.pipelines.stores import check_destination, check_new, exists, filesystems, join, reason, scheme_of
 from privstream.pipelines.terminal import say
 
 Named = tuple[str, str]
@@ -114,8 +114,7 @@ class Places:
                 if not monitor.single and not exists(folder):
                     filesystems().mkdirs(folder)
             except Exception as error:
-                reason = getattr(error, "strerror", None) or type(error).__name__
-                rule = f"must be one that can be made, got {folder}: {reason}"
+                rule = f"must be one that can be made, got {folder}: {reason(error)}"
                 raise WrongKeyError(("output", "path"), rule) from None
             if self.unbounded:
                 check_folder(folder, "output")

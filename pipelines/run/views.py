@@ -49,11 +49,6 @@ class Table:
         """The type of rows as they are written: with the columns of an item in place of the item."""
         return with_item_columns(self.row_type, self.columns, self.layout)
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The fields that no two rows have in common."""
-        return tuple(name for name in self.order if not name.startswith("-"))
-
     def having(self, rows: pa.Table, row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
         """Return the table of a view with these rows, in order."""
         made = replace(self, row_type=row_type or self.row_type, order=order or self.order, transform=None)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from hashlib import blake2b
 from itertools import islice, takewhile
@@ -25,8 +25,9 @@ from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.stores import imported, opened, whole_file
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.domain import join_columns, split_item
+from privstream.transforms.reading.fields import EPOCH
 from privstream.transforms.row_types import Time, number_of, types_of
-from privstream.transforms.timing.steps import timestamp
+from privstream.transforms.timing.steps import MILLISECOND, timestamp
 
 COMPLETE = "outputs_complete"
 """Counter of complete outputs: a run without it has no counters at all."""
@@ -35,8 +36,6 @@ CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 ITEM_FIELDS = ("item", "category")  # the fields of rows that have an item
 TAKEN = ("run_id", "row_key")  # columns that destinations add
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = 1_000
 DIGITS = 12  # of a number as text: what binary fractions add is dropped
 MOST_ROWS = 5_000_000  # rows that are read from a file at once: a small compressed file may have any number
 COMMA = ","
@@ -201,6 +200,11 @@ def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], form
         pieces = (shape.split(piece) for piece in pieces)
     tables = (piece.select(shape.schema.names).cast(shape.schema) for piece in pieces)
     write_tables(stream, row_type.__name__, shape.schema, tables, format, shape.layout)
+
+
+def key_of(order: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of an order of rows that no two rows have in common: all but the falling numbers."""
+    return tuple(name for name in order if not name.startswith("-"))
 
 
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:

@@ -34,7 +34,6 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import END
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
-    EPOCH,
     json_objects,
     output_format,
     plain_table,
@@ -47,7 +46,7 @@ from privstream.pipelines.stores import check_destination, exists, join, scheme_
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.fields import DeadLetter
+from privstream.transforms.reading.fields import EPOCH, DeadLetter
 from privstream.transforms.row_types import ENDED
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
