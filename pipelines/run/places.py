@@ -117,7 +117,7 @@ class Places:
                 rule = f"must be one that can be made, got {folder}: {reason(error)}"
                 raise WrongKeyError(("output", "path"), rule) from None
             if self.unbounded:
-                check_folder(folder, "output")
+                check_folder(folder)
         if not monitor.single:
             check_destination(self.whole, "output")
 
@@ -190,8 +190,7 @@ def destinations(
         rule = "send needs an extra for this address: pip install 'privstream[postgresql]' or 'privstream[kafka]'"
         raise ValueError(rule) from None
     except (ValueError, OSError) as error:
-        text = str(error).replace("--output", "send", 1)
-        raise ValueError(text if single else f"{text} (for {name})") from None
+        raise ValueError(f"{error}{'' if single else f' (for {name})'}") from None
     return found
 
 

@@ -70,7 +70,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         row_type: type,
         *,
         order: Sequence[str] = (),
-        option: str = "--output",
+        option: str = "output",
         owner_only: bool = False,
     ) -> None:
         super().__init__()
@@ -170,13 +170,12 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         *,
         destinations: Sequence[Destination] = (),
-        option: str = "--output",
     ) -> None:
         super().__init__()
         self.folder, self.row_type, self.format, self.destinations = folder, row_type, format, destinations
         named = {name.removeprefix("-") for name in order}  # with all others equal rows give equal bytes
         self.order = (*order, *(name for name in shape_of(row_type).fields if name not in named))
-        check_folder(folder, option)
+        check_folder(folder)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -253,7 +252,7 @@ def end_of(path: str) -> int:
     return (datetime.strptime(text, form).replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-def check_folder(folder: str, option: str = "--output") -> None:
+def check_folder(folder: str, option: str = "output") -> None:
     """Check before a run that files can be written into a folder."""
     if folder and scheme_of(folder) is None:
         if not os.path.isdir(folder):
