@@ -10,6 +10,7 @@ ARRIVAL, MARKS = "arrival", "marks"
 DEFAULT_DATASET = "default"  # the data set of runs that name none
 SCHEME = "kafka"
 
+BESIDE = ".guarantee.json"  # how the name of the guarantee file beside rows ends
 GUARANTEE = "_guarantee.json"  # the guarantee file of a folder; its name begins with `_`, so that watchers skip it
 END = "_END"  # the name of a file that says that no file will come any more into a folder that is watched
 POSTGRESQL, DUCKDB = "postgresql://", (".duckdb", ".db")

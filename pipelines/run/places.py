@@ -9,7 +9,7 @@ from typing import Any
 
 from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.command import RunError
-from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
+from privstream.pipelines.locations import BESIDE, DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
@@ -53,7 +53,7 @@ class Places:
 
     def guarantee(self, name: str) -> str:
         """Return where the promise goes; in a folder its name begins with `_`, so that watchers skip it."""
-        return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}.guarantee.json"
+        return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}{BESIDE}"
 
     def hidden(self, name: str, folder: str) -> str:
         """Return where rows over files are written before they are complete, in a hidden folder."""
