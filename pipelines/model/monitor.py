@@ -108,7 +108,7 @@ class Data(Model):
     null: Annotated[OneOrMore, Field(max_length=1000)] = option(
         (), "text that stands for no value, such as NA; may be given several times", metavar="TEXT", advanced=True
     )
-    trim: Flag = option(False, "leave out white space around texts", advanced=True)
+    trim: Flag = option(False, "strip white space around text", advanced=True)
     normalize: Flag = option(False, "compose letters and their accents (Unicode NFC)", advanced=True)
     fold_case: Flag = option(False, "ignore case in items", advanced=True)
     input_format: Literal["avro", "parquet", "jsonl", "csv", "xlsx"] | None = option(

@@ -58,7 +58,7 @@ class WriteRows(beam.PTransform[Any, Any]):
     """Writes all rows of a bounded collection as one file, also when there are none.
 
     The file gets its name only when it is complete; a run that fails leaves whatever was there before. Results are
-    small, so one worker writes them; rows with an item are in its memory, such as dead letters are not.
+    small, so one worker writes them; rows with an item are held in memory, dead letters are not.
 
     Args:
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
