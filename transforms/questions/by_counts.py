@@ -271,10 +271,7 @@ class AlertRule:
             raise ValueError(f"{other} of rule {self.name!r} must not be given with {begins}")
         if condition.ends_early:
             beyond = "<=" if condition.sign > 0 else ">="
-            raise ValueError(
-                f"{ends} of rule {self.name!r} must be {beyond} {begins}, or an alert would end before it begins, "
-                f"got {condition.ends_at}"
-            )
+            raise ValueError(f"{ends} of rule {self.name!r} must be {beyond} {begins}, got {condition.ends_at}")
         if self.items is not None:
             object.__setattr__(self, "items", distinct_texts(f"items of rule {self.name!r}", self.items))
 

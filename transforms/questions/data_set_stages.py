@@ -80,9 +80,8 @@ class DataSetTransform(PrivateTransform):
             | "Begin" >> WithClock(self.steps)
             | "Together" >> beam.GroupByKey()
         )
-        return cast(
-            PCollection[Any], total | "Publish" >> beam.FlatMapTuple(self._rows).with_output_types(self.row_type)
-        )
+        rows = beam.FlatMapTuple(self._rows).with_output_types(self.row_type)
+        return cast(PCollection[Any], total | "Publish" >> rows)
 
     def _tallied(self, _: bytes, found: Iterable[Waiting]) -> Keyed:
         counts = self.tally(found)
@@ -244,20 +243,17 @@ class PrivateQueries(QueriesParameters, DataSetTransform):  # noqa: D101 - its d
                 left -= measured
                 source = "measured" if measured else "guess" if left == made.max_updates else "hypothesis"
                 rows.append(self._row(len(rows), value, source, left))
-        law, refused = np.exp(learnt.log_law), range(len(rows), len(self.queries))
-        rows += [
-            self._row(number, made.records * float(law[list(self.positions[number])].sum()), REFUSED, 0)
-            for number in refused
-        ]
-        counter("queries_refused").inc(len(refused))
+        counter("queries_refused").inc(len(self.queries) - len(rows))
+        law = np.exp(learnt.log_law)
+        for number in range(len(rows), len(self.queries)):
+            rows.append(self._row(number, made.records * float(law[list(self.positions[number])].sum()), REFUSED, 0))
         return rows
 
     def _row(self, number: int, value: float, source: str, left: int) -> QueryAnswer:
         """Return a row that is published; what the hypothesis says is rounded. A refused one has no error bound."""
-        bound, measured = NO_BOUND, source == "measured"
-        if source != REFUSED:
-            tested = self.mechanism.alpha * self.mechanism.records * measured
-            bound = float(math.ceil(self.error_bound - tested + 0.05))
+        measured = source == "measured"
+        tested = self.mechanism.alpha * self.mechanism.records * measured
+        bound = NO_BOUND if source == REFUSED else float(math.ceil(self.error_bound - tested + 0.05))
         estimate = value if measured else round(value, 1)
         law = DiscreteLaplace(self.mechanism.tests.value_scale)
         ends = interval(value, law.tail_quantile(OUTSIDE / 2) if measured else None)
