@@ -100,13 +100,8 @@ def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> Non
     assert "rows.csv" in lines[-1] and lines[-1][0].isdigit()
     keyed = {"item", "category"} & {*rows[0]._fields}
     assert sum("Garten" in line for line in lines) == 1 or not keyed, "the newest window alone"
-
-
-@pytest.mark.parametrize("word", [word for word in QUESTIONS if "lower" in question(word).row_type._fields])
-def test_an_interval_has_the_ends_that_the_file_has(word: str) -> None:
-    row = row_of(word, 0, "tea")
-    shown = printed([row], word, 200)
-    assert f"{row.lower:g} to {row.upper:g}" in shown and "95% interval" in shown
+    if "lower" in rows[0]._fields:
+        assert any(f"{rows[0].lower:g} to {rows[0].upper:g}" in line for line in lines), "the ends that the file has"
 
 
 def in_hour(hour: int, item: str, number: float, **more: object) -> HeavyHitter:
