@@ -34,7 +34,6 @@ class Accuracy:
     claim: str  # the statement, for people, about what counts
     numbers: Mapping[str, Any] = field(default_factory=dict)  # all that it says, by name, for machines
     limits: tuple[Limit, ...] = ()  # those that may drop something
-    released: bool = False  # whether runs release the share that limits drop
     note: str = ""  # a sentence on how rows are chosen or clipped
 
     @property
@@ -45,6 +44,5 @@ class Accuracy:
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values for JSON."""
         limits = [limit._asdict() for limit in self.limits]
-        intervals = {"probability": 1 - self.failure_probability, "limits": limits, "released": self.released}
-        said = {"failure_probability": self.failure_probability, "sentence": self.sentence}
-        return {**self.numbers, **said, "intervals": intervals | {"note": self.note}}
+        said = {"failure_probability": self.failure_probability, "sentence": self.sentence, "note": self.note}
+        return {**self.numbers, **said, "limits": limits}

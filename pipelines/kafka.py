@@ -268,7 +268,7 @@ class KafkaTopic(Destination):
         self, url: str, run_id: str, row_type: type, key: Sequence[str], settings: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(run_id, row_type, key)
-        self.brokers, self.topic = parse_url(url, "--output")
+        self.brokers, self.topic = parse_url(url, "send")
         self.settings = dict(settings or {})
         self._producer: Producer | None = None  # of the process that sends
 
@@ -279,7 +279,7 @@ class KafkaTopic(Destination):
     @override
     def check(self, *, first: bool) -> None:
         # Whether the topic has rows of this run is not known.
-        topic_at(client(AdminClient, self.brokers, self.settings, OF_WRITERS), self.brokers, self.topic, "--output")
+        topic_at(client(AdminClient, self.brokers, self.settings, OF_WRITERS), self.brokers, self.topic, "send")
 
     @override
     def send(self, rows: pa.Table) -> None:

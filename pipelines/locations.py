@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 WRITTEN = ("avro", "parquet", "jsonl", "csv", "xlsx")
-WINDOW_FORMATS = WRITTEN[:-1]  # formats of files of windows: equal rows give equal bytes
 DEFAULT_FORMAT = "jsonl"
 MONITOR_FILES = (".yaml", ".yml")  # what the names of files end in that describe monitors
 
@@ -11,6 +10,7 @@ ARRIVAL, MARKS = "arrival", "marks"
 DEFAULT_DATASET = "default"  # the data set of runs that name none
 SCHEME = "kafka"
 
+BESIDE = ".guarantee.json"  # how the name of the guarantee file beside rows ends
 GUARANTEE = "_guarantee.json"  # the guarantee file of a folder; its name begins with `_`, so that watchers skip it
 END = "_END"  # the name of a file that says that no file will come any more into a folder that is watched
 POSTGRESQL, DUCKDB = "postgresql://", (".duckdb", ".db")

@@ -26,7 +26,7 @@ TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "
 
 
 class OptionOf(NamedTuple):
-    """An option that a field of a model is."""
+    """A command-line option made from a model field."""
 
     name: str  # with underscores, as in Python
     place: Place  # of the value in a monitor

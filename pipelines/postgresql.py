@@ -18,7 +18,7 @@ from typing_extensions import override
 CONNECT_SECONDS = 10
 
 
-def parse_url(url: str, option: str = "--output", form: str = TABLE) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parse_url(url: str, option: str = "send", form: str = TABLE) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return where to connect to, in the driver's words, and the table if the form has one, perhaps after its schema.
 
     Raises:
@@ -97,13 +97,13 @@ class PostgresTable(Destination):
                 rows = f"SELECT 1 FROM {self.place} WHERE {RUN} = %s LIMIT 1".encode()
                 there = connection.execute(rows, [self.run_id]).fetchone() is not None
         except AWAY as error:
-            raise ValueError(f"--output must be a database that answers: {reason(error)}") from None
+            raise ValueError(f"send must be a database that answers: {reason(error)}") from None
         except psycopg.Error as error:
-            rule = "--output must be a table that takes rows, or may be created"
+            rule = "send must be a table that takes rows, or may be created"
             raise ValueError(f"{rule}: {reason(error)}. Run: {self.create_statement()}") from None
         if there and first and not self.replace:
             raise ValueError(
-                f"--output must be a table without rows of this run, but {self.name()} has rows of {self.run_id}; "
+                f"send must be a table without rows of this run, but {self.name()} has rows of {self.run_id}; "
                 "go on with the output of the run that sent them"
             )
 
@@ -145,7 +145,7 @@ class PostgresTable(Destination):
         elif found != self.columns:
             others = sorted(name for name in found | self.columns if found.get(name) != self.columns.get(name))
             raise ValueError(
-                f"--output must be a table of {self.row_type.__name__} rows, but {self.name()} differs in "
+                f"send must be a table of {self.row_type.__name__} rows, but {self.name()} differs in "
                 f"{', '.join(others)}. Use a new table, or: {self.create_statement()}"
             )
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from privstream.pipelines.locations import BESIDE, GUARANTEE
 from privstream.pipelines.stores import exists, opened
+
+OF_MONITOR = "run"
+"""The command whose guarantee files are about several results."""
+
+
+def promise_path(path: str) -> str:
+    """Return where the guarantee file of a result is, which may be a file or a folder; of a view that of its monitor.
+
+    A view has none of its own.
+    """
+    own = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}{BESIDE}"
+    whole = os.path.join(os.path.dirname(path), GUARANTEE)
+    return own if os.path.exists(own) or not os.path.exists(whole) else whole
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,11 @@ class Promise:
         if not isinstance(content, dict):
             raise ValueError(f"{path} must be a guarantee that privstream wrote, one JSON object")
         return cls(path, content)
+
+    @property
+    def word(self) -> str:
+        """The word of the command that made it."""
+        return str(self.maybe("made_by", "command")).removeprefix("privstream ")
 
     def at(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there, or a ValueError names file and place."""

@@ -28,10 +28,9 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.stores import check_destination, whole_file
 from privstream.pipelines.terminal import printable, say, spinner
 from privstream.transforms.row_types import KeyCount, Time
-from privstream.transforms.timing.steps import timestamp
+from privstream.transforms.timing.steps import HOUR, timestamp
 
 START, START_MICROS = "2024-01-01", 1_704_067_200_000_000  # a Monday
-HOUR = 3_600_000_000
 SCHEMA = arrow_schema({"user": str, "item": str, "time": Time, "district": str, "milliseconds": int})
 
 TRENDS, THINGS, PLACES = (

@@ -47,7 +47,7 @@ def is_glob(path: str) -> bool:
 
 
 def imported(module: str, extra: str, what: str) -> Any:
-    """Import a module that is there with an extra alone, which something needs."""
+    """Import a module that an extra installs; `what` needs it."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -59,7 +59,7 @@ def is_quiet() -> bool:
 
 
 def say(text: str, hanging: int = 0) -> None:
-    """Tell the person at the terminal, whose lines end between words, and go on set in by some columns."""
+    """Print to standard error; on a terminal wrap between words and indent by `hanging` columns."""
     if is_quiet():
         return
     shown = printable(text)
@@ -112,7 +112,7 @@ def show(title: str, table: Table, sentences: Iterable[str]) -> None:
 
 
 def gap() -> None:
-    """Print an empty line on a terminal, beside a table that is there, too."""
+    """Print an empty line if standard output and standard error are terminals."""
     if sys.stderr.isatty() and sys.stdout.isatty():
         say("")
 

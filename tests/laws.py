@@ -2,6 +2,7 @@
 
 import numpy as np
 from privstream.mechanisms.noise.discrete import ONE
+from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT
 
 FALSE_ALARM = 1e-10
 """Probability with which a test may reject the law that is right."""
@@ -21,6 +22,11 @@ def mass(law, k):
     """Return Pr[X = k] for one k, at full relative precision."""
     numbers, place = [0, *words(law), ONE], k - law.first
     return (numbers[place + 1] - numbers[place]) / ONE if 0 <= place < len(numbers) - 1 else 0.0
+
+
+def end_hazard(calibrated, counts):
+    """Return -ln of the chance that an up item with each count stays up."""
+    return np.exp(np.minimum(calibrated.eta * (calibrated.end_threshold - np.asarray(counts)), LARGEST_EXPONENT))
 
 
 def words(law):

@@ -223,9 +223,10 @@ EVENLY_SPREAD = (
     41,
 )
 # fmt: on
-"""What stands in place of a step in the keys of shards. Flink hands keys to slots by a hash: of 16 keys that only count
-one of four slots gets 2, and another 6. With these the i-th key lies in the group of keys of which the number is i
-with its seven bits reversed, so that the first n are spread over any number of slots as evenly as can be."""
+"""What stands in place of a step in the keys of shards. Flink hands keys to slots by a hash, its murmur of Beam's
+`FlinkKey` (murmur3, 128 bits, of the key with its length before it): of 16 keys that only count one of four slots gets
+2, and another 6. With these the i-th key lies in the group of keys whose number is i with its seven bits reversed, so
+that the first n are spread over any number of slots as evenly as can be."""
 
 
 def shard_key(shard: int) -> bytes:

@@ -12,7 +12,7 @@ SENT, CLOSED = "events_in_windows", "events_in_time"
 """Events sent to windows, and those that were there when the runner closed them: it has dropped the others."""
 
 OF_READING = ": "
-"""Stands in the name of a counter between the question that it is about, of several, and what it counts."""
+"""Separates question and counter in a monitor."""
 
 
 def counter(name: str, question: str = "") -> Any:

@@ -121,8 +121,7 @@ class Parameters:
         """What is drawn, as plain values: transforms with equal ones draw the same noise for the same records.
 
         It has all arguments, with defaults, so that nothing that shapes a number can be missing, and besides them the
-        mechanism, as its noise labels have it: an argument that is said to be a view, and reaches the mechanism all the
-        same, still counts.
+        mechanism, as its noise labels have it: an argument in `views` that reaches the mechanism still counts.
         """
         made, arguments = self.mechanism, inspect.signature(type(self)).parameters
         every = {name: each.default for name, each in arguments.items() if each.default is not each.empty}

@@ -7,6 +7,7 @@ the row alone.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_type_hints
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from apache_beam.utils.timestamp import Timestamp
 
 STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
+NUMBERS = ("people", "value", "estimate", "ratio", "distance")
+"""What may be the number of a row, the first that it has; `lower` and `upper` are its interval."""
+
+
+def number_of(names: Container[str]) -> str:
+    """Return the field with the number of a row; empty if it has none."""
+    return next((name for name in NUMBERS if name in names), "")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -94,6 +102,7 @@ class QueryAnswer(NamedTuple):
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how far the estimate is at most from the answer without noise, with probability 95% for all
             answers together; -1, for none, if the query is refused.
+        lower, upper: the interval of a measured answer; None for others, which have the error bound alone.
         source: "guess", as many of the records as the query has of the list, "hypothesis", corrected by measured
             answers, both tested and found good enough; "measured", with noise; "refused": the budget is spent.
         measurements_left: how many more answers may be measured.
@@ -103,6 +112,8 @@ class QueryAnswer(NamedTuple):
     query: str
     estimate: float
     error_bound: float
+    lower: Optional[float]
+    upper: Optional[float]
     source: str
     measurements_left: int
 

@@ -159,10 +159,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         return other
 
     def of_checked(self, columns: pa.Schema) -> Self:
-        """Return the same transform for batches that `read_rows` has made, with the columns that it reads.
-
-        They are not checked again.
-        """
+        """Return the same transform for batches that `read_rows` has checked, with the columns that it reads."""
         if columns != self.event_fields.schema:
             raise ValueError("batches must have the columns that are read")
         other = copy.copy(self)

@@ -161,11 +161,6 @@ class Calibration:
         started = self._surely_hit(self.budget.beta / (4 * self.budget.tests)) - CLEAR
         return max(started - margin / self.eta, math.log(margin) / self.eta)
 
-    def end_hazard(self, counts: ArrayLike) -> Floats:
-        """Return -ln of the chance that an up item with each count stays up, inf where it overflows."""
-        exponent = self.eta * (self.end_threshold - np.asarray(counts, dtype=np.float64))
-        return np.exp(np.minimum(exponent, LARGEST_EXPONENT))
-
     @property
     @functools.lru_cache(maxsize=64)  # noqa: B019 - as above
     def end_law(self) -> IntegerLaw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ SURELY = 3.3
 
 CLEAR, ALERT, NO_DATA = ("clear", "alert", "no data")
 
-
 MET = pa.schema(
     [
         *((name, pa.int64()) for name in ("window_start", "window_end")),
@@ -30,7 +29,6 @@ MET = pa.schema(
     ]
 )
 """Of a table of rules that are met."""
-
 
 STATES = pa.schema(
     [
@@ -52,6 +50,17 @@ class Condition(NamedTuple):
     ends_at: float  # at this number, or on the other side of it
     windows: int = 1  # in a row, in which the number must be beyond the threshold
     reaching: bool = False  # whether it also begins at the threshold itself, and ends only beyond `ends_at`
+
+    @classmethod
+    def of(cls, above: Any, below: Any, clear_below: Any, clear_above: Any, **more: Any) -> Condition | None:
+        """Return the condition of an alert that begins above or below a number; None without one."""
+        sign, begins, ends = (-1, below, clear_above) if above is None else (1, above, clear_below)
+        return None if begins is None else cls(sign, begins, begins if ends is None else ends, **more)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether an alert would end before it begins."""
+        return self.sign * (self.ends_at - self.threshold) > 0
 
 
 class Watch(NamedTuple):

@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.entries import MOST_RUNS, BudgetLimit, Contents, Entry, distinct, standings
 from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
+from privstream.pipelines.locations import BESIDE, DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show.words import unit_in_words
 from privstream.pipelines.stores import fingerprint
@@ -221,7 +221,7 @@ def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
 def _check(contents: Contents, path: str) -> None:
     """Refuse a guarantee file whose run the ledger does not have as it was."""
     path = os.path.join(path, GUARANTEE) if os.path.isdir(path) else path
-    path = path if path.endswith(".json") else f"{path}.guarantee.json"
+    path = path if path.endswith(".json") else f"{path}{BESIDE}"
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"guarantee must be files that can be read, got {path}")
@@ -238,7 +238,7 @@ def _check(contents: Contents, path: str) -> None:
     if not isinstance(entry, Entry) or not entry.promises(guarantee):
         whose = "the guarantee file was changed, or is of a question of a monitor, whose folder is to be given"
         raise ValueError(f"{path} must promise what line {line} of the ledger does: {whose}")
-    rows, written = path.removesuffix(".guarantee.json"), promise.maybe("rows", "sha256")
+    rows, written = path.removesuffix(BESIDE), promise.maybe("rows", "sha256")
     if written is not None and os.path.exists(rows) and fingerprint(rows) != written:
         raise ValueError(f"{rows} must be as its run wrote it: rows were changed")
 

@@ -14,8 +14,7 @@ from privstream.pipelines.audit.replay import RUN, RUNS, worst_pair
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.question import Windows
-from privstream.pipelines.promise import Promise
-from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
+from privstream.pipelines.promise import OF_MONITOR, Promise, promise_path
 from privstream.pipelines.terminal import say, show, spinner
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS
@@ -85,7 +84,7 @@ def _runs(path: str) -> Iterator[tuple[str, Promise]]:
     promise = Promise.read(path)
     if promise is None:
         raise ValueError(f"{path} must be a file that can be read")
-    if promise.at("made_by", "command") != MADE_BY + OF_MONITOR:
+    if promise.word != OF_MONITOR:
         yield "the run", promise
         return
     for name, each in promise.at("questions").items():
@@ -98,7 +97,7 @@ def _runs(path: str) -> Iterator[tuple[str, Promise]]:
 
 def _as_claimed(promise: Promise) -> Case:
     """Return the question of a run, its transform, and what its guarantee file claims."""
-    word = str(promise.at("made_by", "command")).removeprefix(MADE_BY)
+    word = promise.word
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
     make = partial(question(word).transform_class, noise=KeyedNoise.random(f"audit {word}"))

@@ -37,7 +37,7 @@ class AboutItems(Question):
     lists: ClassVar[Mapping[str, str]] = {"domain": "domain", "public_items": "domain"}
 
     max_contributions: Count | None = option(None, MOST_RUN)
-    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: no limit of its own, by counts)")
+    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: none, by counts)")
     domain: Items | None = option(None, DOMAIN)
     public_items: Items | None = option(None, PUBLIC, advanced=True)
 

@@ -108,7 +108,7 @@ class Data(Model):
     null: Annotated[OneOrMore, Field(max_length=1000)] = option(
         (), "text that stands for no value, such as NA; may be given several times", metavar="TEXT", advanced=True
     )
-    trim: Flag = option(False, "leave out white space around texts", advanced=True)
+    trim: Flag = option(False, "strip white space around text", advanced=True)
     normalize: Flag = option(False, "compose letters and their accents (Unicode NFC)", advanced=True)
     fold_case: Flag = option(False, "ignore case in items", advanced=True)
     input_format: Literal["avro", "parquet", "jsonl", "csv", "xlsx"] | None = option(
@@ -330,10 +330,7 @@ class ViewModel(Model):
         """When an alert begins and ends; None of another view."""
         from privstream.mechanisms.views.rules import Condition  # noqa: PLC0415 - late: help pages need none of it
 
-        for sign, begins, clears in ((1, self.above, self.clear_below), (-1, self.below, self.clear_above)):
-            if begins is not None:
-                return Condition(sign, begins, begins if clears is None else clears, self.for_)
-        return None
+        return Condition.of(self.above, self.below, self.clear_below, self.clear_above, windows=self.for_)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -354,7 +351,7 @@ class ViewModel(Model):
         if self.item is not None and self.quantile is not None:
             raise WrongKeyError(("quantile",), "must not be given with item")
         condition = self.condition
-        if condition is not None and condition.sign * (condition.ends_at - condition.threshold) > 0:
+        if condition is not None and condition.ends_early:
             key, sign = ("clear_below", "<=") if condition.sign > 0 else ("clear_above", ">=")
             rule = f"must be {sign} {condition.threshold:g}, where an alert begins, got {condition.ends_at:g}"
             raise WrongKeyError((key,), rule)

@@ -35,7 +35,7 @@ class QuestionInfo:
     summary: str  # what the command does, in a line of a list
     transform: str  # path of its class in `privstream.transforms`
     row: str  # the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`
-    # fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row
+    # fields to sort rows by, `-` before a name for falling numbers; those without `-` tell rows apart
     order: tuple[str, ...]
     title: str  # what the rows are, in the plural
     parameters: str = ""  # path of the class with its guarantee and accuracy, which needs no Beam
@@ -60,11 +60,6 @@ class QuestionInfo:
     def name(self) -> str:
         """What the rows of a single question are called in its monitor."""
         return self.word.replace("-", "_")
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The fields that no two rows of a run have in common."""
-        return tuple(name for name in self.order if not name.startswith("-"))
 
     @property
     def transform_class(self) -> Any:

@@ -1,1 +1,1 @@
-"""`privstream report`: results as one page that needs no network."""
+"""`privstream report`, `serve`, `plot` and `explain`: results as pages that need no network, pictures and text."""

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from privstream.mechanisms.privacy.guarantee import guarantee_of
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.locations import END, GUARANTEE
+from privstream.pipelines.locations import BESIDE, END, GUARANTEE
 from privstream.pipelines.model.question import loaded
+from privstream.pipelines.promise import promise_path
 from privstream.pipelines.report import result as results
 from privstream.pipelines.stores import check_destination, whole_file
 from privstream.pipelines.terminal import printable, say, spinner
@@ -75,7 +76,7 @@ def _made(path: str, endings: tuple[str, ...], make: Callable[[], bytes]) -> int
 
 def explain(path: str) -> None:
     """Print all that a guarantee file says, in sentences."""
-    path = path.removesuffix(results.BESIDE)
+    path = path.removesuffix(BESIDE)
     path = (os.path.dirname(path) or ".") if os.path.basename(path) == GUARANTEE else path
     try:
         if (promise := results.monitor_promise(path)) is not None:
@@ -115,7 +116,7 @@ class LivePage:
         found = hashlib.blake2b(digest_size=8)
         for path in results.results_in(self._folder):
             shown = results.files_of(path)[-results.MOST_FILES :]
-            for file in (results.promise_path(path), os.path.join(path, END), *shown):
+            for file in (promise_path(path), os.path.join(path, END), *shown):
                 with suppress(OSError):
                     stamp = os.stat(file)
                     found.update(repr((file, stamp.st_mtime_ns, stamp.st_size, stamp.st_ino)).encode())

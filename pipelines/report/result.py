@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
 from privstream.mechanisms.views.counts import STAYS, regime
-from privstream.pipelines.locations import END, GUARANTEE, WRITTEN
+from privstream.pipelines.locations import BESIDE, END, GUARANTEE, WRITTEN
 from privstream.pipelines.model.catalogue import QUESTIONS, WORDS, question
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.promise import Promise
+from privstream.pipelines.promise import OF_MONITOR, Promise, promise_path
 from privstream.pipelines.show import words
 from privstream.pipelines.show.shown import keys_of
 from privstream.pipelines.sinks.row_files import read_rows, shape_of, sort_table, with_item_columns
@@ -26,12 +26,8 @@ from privstream.pipelines.stores import check_store, exists, fingerprint
 from privstream.transforms import row_types
 from privstream.transforms.reading.domain import column_names
 
-MADE_BY, OF_MONITOR = "privstream ", "run"
-"""How the command of a guarantee file begins, and the one whose guarantee files are about several results."""
-
-BESIDE = ".guarantee.json"
 ROWS = tuple(f".{format}" for format in WRITTEN)
-"""How the names of guarantee files beside rows end, and those of rows."""
+"""How the names of files with rows end."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration, RecursionError)
 """What reading a guarantee file may raise into which somebody has written something else."""
@@ -171,7 +167,7 @@ def results_in(path: str) -> list[str]:
 def monitor_promise(path: str) -> Promise | None:
     """Return what all results of a folder promise together, if a monitor has written them."""
     promise = Promise.read(os.path.join(path, GUARANTEE)) if os.path.isdir(path) else None
-    return promise if promise is not None and promise.maybe("made_by", "command") == MADE_BY + OF_MONITOR else None
+    return promise if promise is not None and promise.word == OF_MONITOR else None
 
 
 def read_promise(path: str) -> Result:
@@ -188,14 +184,13 @@ def read_promise(path: str) -> Result:
             "wait until it has ended, or move it along with the rows; if it is lost, run the command again with the "
             "same key, which gives the same rows"
         )
-    command = promise.maybe("made_by", "command")
-    if command == MADE_BY + OF_MONITOR:
+    word = promise.word
+    if word == OF_MONITOR:
         return _view(path, promise)
-    word = command.removeprefix(MADE_BY) if isinstance(command, str) else ""
     if word not in WORDS:
         raise ValueError(
             f"RESULT must answer a question of this version of privstream ({', '.join(WORDS)}), but {promise.path} was "
-            f"made by {command!r}"
+            f"made by {promise.maybe('made_by', 'command')!r}"
         )
     try:
         guarantee, parameters, info = guarantee_of(promise.content), promise.content["parameters"], question(word)
@@ -232,16 +227,6 @@ def _view(path: str, whole: Promise) -> Result:
     content = {**whole.content, "made_by": made_by, "parameters": parameters, "accuracy": accuracy, "rows": rows}
     promise = Promise(whole.path, content)
     return Result(path=path, row_type=row_type, order=order, promise=promise, guarantee=guarantee, made_of=names)
-
-
-def promise_path(path: str) -> str:
-    """Return where the guarantee file of a result is, which may be a file or a folder; of a view that of its monitor.
-
-    A view has none of its own.
-    """
-    own = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}{BESIDE}"
-    whole = os.path.join(os.path.dirname(path), GUARANTEE)
-    return own if os.path.exists(own) or not os.path.exists(whole) else whole
 
 
 def files_of(path: str) -> list[str]:
@@ -296,7 +281,7 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
         questions = (record.get("questions") or {}).items()
         found["questions"] = [f"{name}: {each['question']}, {each['output']}" for name, each in questions]
     else:
-        note = (accuracy.get("intervals") or {}).get("note", "")
+        note = accuracy.get("note", "")
         share = regime_in_words(record["limits"]["dropped"]) if record.get("limits") else ""
         means = described(row_type.__doc__ or "") | described(info.row_type.__doc__ or "") | WINDOWS
         if unit := words.value_unit(record):

@@ -171,7 +171,7 @@ def head_of(command: str, guarantee: PrivacyGuarantee, run_id: str | None) -> di
     }
 
 
-def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping, format: str | None) -> type:
+def written_type(info: QuestionInfo, transform: Parameters, fields: FieldMapping, format: str | None) -> type:
     """Return the type of rows as they are written."""
     layout = Layout.of(fields.time_zone, fields.delimiter, fields.decimal)
     written = with_item_columns(info.row_type_of(transform), fields.several, layout)

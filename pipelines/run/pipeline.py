@@ -275,12 +275,12 @@ class EventPipeline:
         if self.places.unbounded:
             return self._windows(path, asked.row_type, order, self.sent[name])
         if asked.transform.view is None:
-            return WriteRows(path, asked.row_type, order=order, option="output")
+            return WriteRows(path, asked.row_type, order=order)
         write = WriteRows if asked.counts is None else WriteReleased
         return write(f"{path}{RELEASED}", asked.released_type)
 
     def _windows(self, path: str, row_type: type, order: Sequence[str], to: Any) -> WriteWindowFiles:
-        return WriteWindowFiles(path, row_type, self.places.format, order, destinations=to, option="output")
+        return WriteWindowFiles(path, row_type, self.places.format, order, destinations=to)
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         read = pipeline | READ >> self.read

@@ -9,7 +9,7 @@ from typing import Any
 
 from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.command import RunError
-from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
+from privstream.pipelines.locations import BESIDE, DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
@@ -17,7 +17,7 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import output_format, read_table
 from privstream.pipelines.sinks.writers import Destination, UnreachableError, Webhook, check_folder, has_alerts
 from privstream.pipelines.sources.readers import split_pattern
-from privstream.pipelines.stores import check_destination, check_new, exists, filesystems, join, scheme_of
+from privstream.pipelines.stores import check_destination, check_new, exists, filesystems, join, reason, scheme_of
 from privstream.pipelines.terminal import say
 
 Named = tuple[str, str]
@@ -53,7 +53,7 @@ class Places:
 
     def guarantee(self, name: str) -> str:
         """Return where the promise goes; in a folder its name begins with `_`, so that watchers skip it."""
-        return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}.guarantee.json"
+        return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}{BESIDE}"
 
     def hidden(self, name: str, folder: str) -> str:
         """Return where rows over files are written before they are complete, in a hidden folder."""
@@ -114,11 +114,10 @@ class Places:
                 if not monitor.single and not exists(folder):
                     filesystems().mkdirs(folder)
             except Exception as error:
-                reason = getattr(error, "strerror", None) or type(error).__name__
-                rule = f"must be one that can be made, got {folder}: {reason}"
+                rule = f"must be one that can be made, got {folder}: {reason(error)}"
                 raise WrongKeyError(("output", "path"), rule) from None
             if self.unbounded:
-                check_folder(folder, "output")
+                check_folder(folder)
         if not monitor.single:
             check_destination(self.whole, "output")
 
@@ -191,8 +190,7 @@ def destinations(
         rule = "send needs an extra for this address: pip install 'privstream[postgresql]' or 'privstream[kafka]'"
         raise ValueError(rule) from None
     except (ValueError, OSError) as error:
-        text = str(error).replace("--output", "send", 1)
-        raise ValueError(text if single else f"{text} (for {name})") from None
+        raise ValueError(f"{error}{'' if single else f' (for {name})'}") from None
     return found
 
 

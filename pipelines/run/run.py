@@ -21,7 +21,7 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
-from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, row_type_of, shards_for
+from privstream.pipelines.run.asked import Asked, check_usable, head_of, promise, shards_for, written_type
 from privstream.pipelines.run.pipeline import EventPipeline, reader
 from privstream.pipelines.run.places import Places, destinations, send
 from privstream.pipelines.run.plan import Paid, Plan, about
@@ -32,6 +32,7 @@ from privstream.pipelines.runners.processes import workers_for
 from privstream.pipelines.show.words import LABEL, Budget, summary, view_parameters
 from privstream.pipelines.sinks.row_files import (
     check_wide,
+    key_of,
     read_table,
     write_row_file,
     write_wide,
@@ -100,10 +101,10 @@ class Run:
                 check_usable(data, files, read.fields)
             self.places.make()
         self.questions = {paid.name: self._asked(paid) for paid in self.plan.questions}
-        kinds = {name: (each.row_type, each.question.info.key) for name, each in self.questions.items()}
-        kinds |= {name: (table.written_type, table.key) for name, table in answers.items()}
+        kinds = {name: (each.row_type, each.question.info.order) for name, each in self.questions.items()}
+        kinds |= {name: (table.written_type, table.order) for name, table in answers.items()}
         sent = partial(destinations, self.places, run_id=self.run_id, dry_run=dry_run)
-        self.sent = {name: sent(name, kind, key) for name, (kind, key) in kinds.items()}
+        self.sent = {name: sent(name, kind, key_of(order)) for name, (kind, order) in kinds.items()}
         if monitor.output.notify and not any(self.sent.values()):
             raise WrongKeyError(("output", "notify"), "must be given with alerts, or a view above or below a number")
         self.promised = self._promised(answers)
@@ -140,7 +141,7 @@ class Run:
                 drawn = {"digest": self.identity.digest, "key": self.noise.fingerprint}
                 promised["release"] = {**drawn, "views": views}
                 places.check_same_promise(name, promised)
-            row_type = row_type_of(question.info, transform, fields, places.row_format)
+            row_type = written_type(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
                 check_wide(places.rows(name), row_type, unbounded=places.unbounded)
             short = "" if monitor.single else name

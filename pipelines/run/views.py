@@ -19,11 +19,8 @@ from privstream.pipelines.run.asked import Answer
 from privstream.pipelines.sinks.row_files import PLAIN, Layout, plain_table, sort_table, with_item_columns
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.reading.domain import Domain, join_item
-from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
+from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate, number_of
 from privstream.transforms.timing.steps import Steps, windows_in
-
-NUMBERS = ("people", "ratio", "value")
-"""What may be the number of a row, the first one that there is; `lower` and `upper` are its interval."""
 
 ORDERS = {"ratio": ("window_start", "-ratio", "item"), "against": ("window_start", "-rise", "item")}
 
@@ -51,11 +48,6 @@ class Table:
     def written_type(self) -> type:
         """The type of rows as they are written: with the columns of an item in place of the item."""
         return with_item_columns(self.row_type, self.columns, self.layout)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The fields that no two rows have in common."""
-        return tuple(name for name in self.order if not name.startswith("-"))
 
     def having(self, rows: pa.Table, row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
         """Return the table of a view with these rows, in order."""
@@ -113,8 +105,8 @@ class View:
 
     def _largest(self, table: Table, number: int) -> Table:
         fields = table.row_type._fields
-        ranked = "rise" if table.order == ORDERS["against"] else next((one for one in NUMBERS if one in fields), None)
-        if "item" not in fields or ranked is None:
+        ranked = "rise" if table.order == ORDERS["against"] else number_of(fields)
+        if "item" not in fields or not ranked:
             raise self.error("largest", "must be of rows with an item and a count")
         return table.having(largest(table.rows, number, ranked))
 
@@ -153,8 +145,7 @@ class View:
         named = next((name for name in ("item", "quantile") if name in table.row_type._fields), None)
         self._check_compared(table, named, about)
         rows = table.rows if named is None else table.rows.filter(pc.equal(table.rows[named], about))
-        number = next(name for name in NUMBERS if name in table.row_type._fields)
-        columns = (rows[name].to_pylist() for name in ("window_start", number, "lower", "upper"))
+        columns = (rows[name].to_pylist() for name in ("window_start", number_of(rows.column_names), "lower", "upper"))
         numbers = {
             start: (None, None, None) if lower is None else (value, lower, upper)
             for start, value, lower, upper in zip(*columns, strict=True)

@@ -40,7 +40,7 @@ class FollowView(beam.PTransform[Any, Any]):
     def __init__(self, chain: Sequence[View], tables: Mapping[str, Table], table: Table) -> None:
         super().__init__()
         self.name, self.chain, self.tables, self.table = chain[-1].name, chain, tables, table
-        # rows come in time: questions have waited for late events, and started afresh
+        # rows come in time: questions have waited for late events, and begun their periods
         self.steps = replace(table.steps, renewal=None, allowed_lateness=0)
 
     @override

@@ -25,6 +25,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.sinks.writers import LET_GO_SECONDS
 from typing_extensions import override
 
 WITH_CHECKPOINTS: Mapping[str, Any] = {
@@ -125,7 +126,7 @@ def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
         return json.loads(answer.read())
 
 
-CANCEL_SECONDS, POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
+CANCEL_SECONDS, POLL_SECONDS = 60, 0.2
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 """States of jobs that have ended."""
 

@@ -1,1 +1,1 @@
-"""Charts of results."""
+"""What is shown of results: tables, charts, and all sentences."""

@@ -19,7 +19,7 @@ import vl_convert
 from privstream.mechanisms.views.rules import ALERT, NO_DATA
 from privstream.mechanisms.views.tables import in_micros
 from privstream.pipelines.show import words
-from privstream.pipelines.show.shown import Shown, bounded, ends_of, name_of
+from privstream.pipelines.show.shown import Shown, ends_of, name_of
 from privstream.pipelines.terminal import one_line
 from privstream.transforms.row_types import ENDED
 
@@ -209,7 +209,7 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
         kind, points = "dots", points_of(shown, shown.rows)
     points = [point for point in points if point.state or point.value is not None]
     if any(point.lower is not None for point in points):
-        sure = "the 95% interval of each number" if "lower" in columns else "bounds for all rows at once (95%)"
+        sure = "the 95% interval of each number"
         told.insert(0, f"Bands: {sure}." if kind == "lines" else f"Lines: {sure}, where it is wider than the dot.")
     if not points:
         return Chart("dots", shown, "Nothing was published that could be drawn.", (), ())
@@ -259,8 +259,6 @@ def points_of(shown: Shown, table: pa.Table) -> list[ChartPoint]:
     for row in in_micros(table).to_pylist():
         numbers = (row.get(name) for name in (shown.number, *ends))
         value, lower, upper = (each if each is not None and math.isfinite(each) else None for each in numbers)
-        if ends == ("", "") and shown.number == "estimate":
-            lower, upper = bounded(value, row["error_bound"])
         if lower is None or upper is None:  # a lower bound has no interval
             lower = upper = None
         span = row.get("window_start", 0), row.get("window_end", 0)

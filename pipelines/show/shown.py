@@ -11,13 +11,10 @@ import pyarrow.compute as pc
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.show import words
-from privstream.transforms.row_types import LimitShare
+from privstream.transforms.row_types import NUMBERS, LimitShare, number_of
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
-
-NUMBERS = ("people", "value", "estimate", "ratio", "distance")
-"""What may be the number of a row, the first one that there is; where rows have rises, these are."""
 
 INTERVAL, WINDOW = "95% interval", "window"
 NOT_KEYS = ("status", "source", "state")
@@ -52,7 +49,7 @@ class Shown:
         names, rows = table.column_names, table
         timed = "window_start" in names and table.num_rows > 0
         self.table, self.record, self.clocks = table, record, Clocks.of(record.get("parameters", {}))
-        self.keys, self.number = keys_of(table), number or number_of(table)
+        self.keys, self.number = keys_of(table), number or shown_number(table)
         self.several = timed and (every or "rule" in self.keys or not self.keys)
         self.of_items = bool({*self.keys} - {"rule", *POINTS}) and not self.several
         self.windows, self.last = tuple[int, ...](), 0
@@ -166,9 +163,6 @@ class Shown:
             margin = self.rows["mean_margin"]  # no value is below 0
             least = pc.max_element_wise(pc.subtract(self.rows[name], margin), 0.0, skip_nulls=False)
             return [least.to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
-        if name == "estimate" and "error_bound" in self.rows.column_names:
-            found = map(bounded, self.rows[name].to_pylist(), self.rows["error_bound"].to_pylist())
-            return [[*some] for some in zip(*found, strict=True)]
         ends = ends_of(name, self.rows.column_names)
         return [self.rows[end].to_pylist() for end in ends]
 
@@ -232,23 +226,16 @@ def keys_of(table: pa.Table) -> tuple[str, ...]:
     return tuple(name for name in keys if name != "query" or pc.unique(table[name]).to_pylist() != ["histogram"])
 
 
-def number_of(table: pa.Table) -> str | None:
+def shown_number(table: pa.Table) -> str | None:
     """Return the column with the number of a row, if it has one; where rows have rises, these."""
     names = table.column_names
-    if "rise" in names and not _is_empty(table["rise"]):
-        return "rise"
-    return next((name for name in NUMBERS if name in names), None)
+    return "rise" if "rise" in names and not _is_empty(table["rise"]) else number_of(names) or None
 
 
 def ends_of(name: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns with the ends of the interval of a column; none if it has none."""
     own, plain = (f"{name}_lower", f"{name}_upper"), ("lower", "upper")
     return own if own[0] in names else plain if name in NUMBERS and plain[0] in names else ()
-
-
-def bounded(estimate: float | None, bound: float) -> tuple[float, float] | tuple[None, None]:
-    """Return the ends of the interval of an estimate with an error bound, which is below 0 for none."""
-    return (None, None) if estimate is None or bound < 0 else (max(0.0, estimate - bound), estimate + bound)
 
 
 def name_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -42,7 +42,6 @@ FAULTS = {
     "where_encoding": ("with a condition's field that is not in the encoding of the file", "--encoding"),
     "where_long": ("with a condition's field that is too long", "--where"),
     "point_type": ("with a point that is not a whole number", "--user"),
-    "malformed_cell": ("with an error in a cell", "--dead-letter"),
     "malformed_line": ("in lines that break the rules of their format", "--input-format"),
     "long_line": ("in lines that are too long", "--input-format"),
     "carriage_return": ("with a carriage return that ends no line", "--quote"),
@@ -365,7 +364,7 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
     """Say the limits per person, and which share of contributions they drop; empty without limits."""
     found = record.get("limits")
     if found is None:
-        limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
+        limits = [str(Limit(**one)) for one in record["accuracy"].get("limits") or ()]
         return f"per person {', '.join(limits)}" if limits else ""
     run, window, dropped = found["max_contributions"], found["max_per_window"], found["dropped"]
     parts = [] if run is None else [f"{run:,} contribution{'s' * (run != 1)} per person"]

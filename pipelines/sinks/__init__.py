@@ -1,1 +1,1 @@
-"""Where rows and dead letters go: files that appear whole or not at all."""
+"""Where rows and dead letters go: files that appear whole or not at all; the terminal, tables, topics, the web."""

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from hashlib import blake2b
 from itertools import islice, takewhile
@@ -25,8 +25,9 @@ from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.stores import imported, opened, whole_file
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.domain import join_columns, split_item
-from privstream.transforms.row_types import Time, types_of
-from privstream.transforms.timing.steps import timestamp
+from privstream.transforms.reading.fields import EPOCH
+from privstream.transforms.row_types import Time, number_of, types_of
+from privstream.transforms.timing.steps import MILLISECOND, timestamp
 
 COMPLETE = "outputs_complete"
 """Counter of complete outputs: a run without it has no counters at all."""
@@ -35,8 +36,6 @@ CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 ITEM_FIELDS = ("item", "category")  # the fields of rows that have an item
 TAKEN = ("run_id", "row_key")  # columns that destinations add
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = 1_000
 DIGITS = 12  # of a number as text: what binary fractions add is dropped
 MOST_ROWS = 5_000_000  # rows that are read from a file at once: a small compressed file may have any number
 COMMA = ","
@@ -201,6 +200,11 @@ def write_rows(stream: BinaryIO, row_type: type, plain: Iterable[pa.Table], form
         pieces = (shape.split(piece) for piece in pieces)
     tables = (piece.select(shape.schema.names).cast(shape.schema) for piece in pieces)
     write_tables(stream, row_type.__name__, shape.schema, tables, format, shape.layout)
+
+
+def key_of(order: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of an order of rows that no two rows have in common: all but the falling numbers."""
+    return tuple(name for name in order if not name.startswith("-"))
 
 
 def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
@@ -440,7 +444,6 @@ def restored(values: Any, kind: pa.DataType, format: str) -> Any:
 
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
-NUMBERS = ("people", "value", "estimate")  # fields with the number of a row; the first that it has is shown
 LABELS = ("query", "quantile", "low", "high")  # fields that tell apart what is followed over windows, besides the item
 
 
@@ -450,7 +453,7 @@ def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
         known = ", ".join(f".{each}" for each in WIDE_FORMATS)
         raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
     fields = shape_of(row_type).fields
-    if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
+    if "window_start" not in fields or not number_of(fields) or {"rule", "state"} & {*fields}:
         raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
 
 
@@ -461,8 +464,7 @@ def write_wide(path: str, row_type: type, rows: pa.Table) -> None:
     """
     shape, plain = shape_of(row_type), in_micros(rows).to_pylist()
     types, clocks = shape.columns, Clocks(shape.layout.zone)
-    number = next(name for name in NUMBERS if name in types)
-    items = shape.parts or ((shape.item,) if shape.item else ())
+    number, items = number_of(types), shape.parts or ((shape.item,) if shape.item else ())
     names = [name for name in LABELS if any(row.get(name, "") != "" for row in plain)] + [*items]
     starts = sorted({row["window_start"] for row in plain})
     days = clocks.at_midnight(starts)

@@ -34,7 +34,6 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import END
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
-    EPOCH,
     json_objects,
     output_format,
     plain_table,
@@ -47,7 +46,7 @@ from privstream.pipelines.stores import check_destination, exists, join, scheme_
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.batches import from_stream, to_stream
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.fields import DeadLetter
+from privstream.transforms.reading.fields import EPOCH, DeadLetter
 from privstream.transforms.row_types import ENDED
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
@@ -59,7 +58,7 @@ class WriteRows(beam.PTransform[Any, Any]):
     """Writes all rows of a bounded collection as one file, also when there are none.
 
     The file gets its name only when it is complete; a run that fails leaves whatever was there before. Results are
-    small, so one worker writes them; rows with an item are in its memory, such as dead letters are not.
+    small, so one worker writes them; rows with an item are held in memory, dead letters are not.
 
     Args:
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
@@ -71,7 +70,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         row_type: type,
         *,
         order: Sequence[str] = (),
-        option: str = "--output",
+        option: str = "output",
         owner_only: bool = False,
     ) -> None:
         super().__init__()
@@ -171,13 +170,12 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         *,
         destinations: Sequence[Destination] = (),
-        option: str = "--output",
     ) -> None:
         super().__init__()
         self.folder, self.row_type, self.format, self.destinations = folder, row_type, format, destinations
         named = {name.removeprefix("-") for name in order}  # with all others equal rows give equal bytes
         self.order = (*order, *(name for name in shape_of(row_type).fields if name not in named))
-        check_folder(folder, option)
+        check_folder(folder)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -254,7 +252,7 @@ def end_of(path: str) -> int:
     return (datetime.strptime(text, form).replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-def check_folder(folder: str, option: str = "--output") -> None:
+def check_folder(folder: str, option: str = "output") -> None:
     """Check before a run that files can be written into a folder."""
     if folder and scheme_of(folder) is None:
         if not os.path.isdir(folder):

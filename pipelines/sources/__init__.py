@@ -1,1 +1,1 @@
-"""Where events come from: files of four formats, watched folders, Kafka."""
+"""Where events come from: files of five formats, watched folders, databases, data frames, Kafka."""

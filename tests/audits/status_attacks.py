@@ -7,6 +7,7 @@ mechanism itself, with a suspect and two items of its own in each of many runs t
 import math
 
 import numpy as np
+from laws import end_hazard
 
 NEGLIGIBLE = 1e-14
 
@@ -26,8 +27,9 @@ def transcripts(calibrated, rule, *, tests, charges, free_ends=False):
         up, others, life = rule(law, left, number)
         there = (np.arange(2)[:, None] == life) & (np.take_along_axis(left, life[None], 0) > 0)
         counts = others + there
-        miss = np.where(up, calibrated.miss_probability(counts), np.exp(-calibrated.end_hazard(counts)))
-        hit = np.where(up, -np.expm1(-calibrated.hazard(counts)), -np.expm1(-calibrated.end_hazard(counts)))
+        ends = end_hazard(calibrated, counts)
+        miss = np.where(up, calibrated.miss_probability(counts), np.exp(-ends))
+        hit = np.where(up, -np.expm1(-calibrated.hazard(counts)), -np.expm1(-ends))
         charged = there & (up | (not free_ends))
         law, left = np.concatenate([law * miss, law * hit], axis=1), np.concatenate([left, left - charged], axis=1)
         over = (left <= 0).all(axis=0)

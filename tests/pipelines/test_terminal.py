@@ -100,6 +100,8 @@ def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> Non
     assert "rows.csv" in lines[-1] and lines[-1][0].isdigit()
     keyed = {"item", "category"} & {*rows[0]._fields}
     assert sum("Garten" in line for line in lines) == 1 or not keyed, "the newest window alone"
+    if "lower" in rows[0]._fields:
+        assert any(f"{rows[0].lower:g} to {rows[0].upper:g}" in line for line in lines), "the ends that the file has"
 
 
 def in_hour(hour: int, item: str, number: float, **more: object) -> HeavyHitter:

@@ -94,10 +94,6 @@ def test_there_is_a_warning_with_the_option_that_mends_it(counted: dict[str, int
         assert before[0].startswith(words.WARNING) and re.search(option, before[0])
 
 
-def test_two_numbers_of_items_that_are_found_are_said_where_they_differ() -> None:
-    assert " every " not in words.accuracy_in_words(record(accuracy=FOUND | {"likely_in_13": 160}))
-
-
 def test_an_option_of_suggest_says_where_its_share_is_not_known() -> None:
     for least, unsure in ((0.0, True), (0.8, False)):
         rows = [LimitShare(24.0, 32.0, 90, 60, 120, 0.91, least, 0.95, 28.6, 172, 89, "--max-contributions 32")]

@@ -320,6 +320,6 @@ def test_no_part_of_a_private_file_can_be_read_by_others_while_it_is_written(tmp
 )
 def test_a_url_with_a_password_or_of_another_form_is_refused_and_not_quoted(url):
     tables = pytest.importorskip("privstream.pipelines.postgresql", exc_type=ImportError)
-    with pytest.raises(ValueError, match=r"^--output must be of the form") as error:
+    with pytest.raises(ValueError, match=r"^send must be of the form") as error:
         tables.PostgresTable(f"postgresql://{url}", "run", HeavyHitter, ("item",))
     assert "secret" not in str(error.value)

@@ -10,6 +10,7 @@ from apache_beam.utils.timestamp import Timestamp
 from example_results import arrow_table
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import HeavyHitters
+from privstream.pipelines.sinks.row_files import key_of
 from privstream.pipelines.sinks.writers import UnreachableError
 from privstream.transforms.row_types import HeavyHitter
 
@@ -37,7 +38,7 @@ ROWS = arrow_table(HeavyHitter, [hitter("tea", hour, 7 * hour) for hour in range
 
 
 def table(postgres, name, run="run 1", **options):
-    return PostgresTable(postgres.url(name), run, HeavyHitter, HeavyHitters.info.key, **options)
+    return PostgresTable(postgres.url(name), run, HeavyHitter, key_of(HeavyHitters.info.order), **options)
 
 
 def items(postgres, name):
@@ -111,7 +112,7 @@ def topic(broker, name):
     client = AdminClient({"bootstrap.servers": broker})
     (made,) = client.create_topics([NewTopic(name, 1, 1)]).values()
     made.result()
-    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, HeavyHitters.info.key)
+    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, key_of(HeavyHitters.info.order))
 
 
 def messages(broker, name, number):

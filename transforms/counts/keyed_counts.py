@@ -271,7 +271,7 @@ class CountsParameters(Parameters):
             notes.append(f"Sums and means are of {whose}, clipped to max_value.")
         if self.domain is None:
             notes.append(JUST_FOUND)
-        return replace(self.mechanism.accuracy, limits=self.person_limits, released=True, note=" ".join(notes))
+        return replace(self.mechanism.accuracy, limits=self.person_limits, note=" ".join(notes))
 
     @property
     def bound(self) -> Bound | None:

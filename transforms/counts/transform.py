@@ -104,7 +104,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         return KnownKeys(counts, names.items, names.to_arrow())
 
     @override
-    def afresh(self, key: bytes, state: KnownKeys) -> KnownKeys:
+    def begin_period(self, key: bytes, state: KnownKeys) -> KnownKeys:
         """Carry over the keys that were found, unless nothing but noise was published of them."""
         if not isinstance(self.mechanism, FoundKeys):
             return self.initial(key)
@@ -231,7 +231,7 @@ class ShowCounts(StepFn, state="show_counts"):
         return ShownBefore({})
 
     @override
-    def afresh(self, key: bytes, state: ShownBefore) -> ShownBefore:
+    def begin_period(self, key: bytes, state: ShownBefore) -> ShownBefore:
         return state  # it is public, and items that stay found go on
 
     @override

@@ -262,17 +262,16 @@ class AlertRule:
             raise ValueError("name of a rule must be a text, not empty")
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"rule {self.name!r} must have one of at_least and at_most")
-        begins, ends, other = SIDES[self.sign]
+        condition = self.condition
+        begins, ends, other = SIDES[condition.sign]
         for key in (begins, ends):
             if getattr(self, key) is not None:
                 checks.integer(f"{key} of rule {self.name!r}", getattr(self, key), minimum=0, maximum=LARGEST)
         if getattr(self, other) is not None:
             raise ValueError(f"{other} of rule {self.name!r} must not be given with {begins}")
-        if self.sign * (self.ends_at - self.threshold) > 0:
-            raise ValueError(
-                f"{ends} of rule {self.name!r} must be {'<=' if self.sign > 0 else '>='} {begins}, or an alert would "
-                f"end before it begins, got {self.ends_at}"
-            )
+        if condition.ends_early:
+            beyond = "<=" if condition.sign > 0 else ">="
+            raise ValueError(f"{ends} of rule {self.name!r} must be {beyond} {begins}, got {condition.ends_at}")
         if self.items is not None:
             object.__setattr__(self, "items", distinct_texts(f"items of rule {self.name!r}", self.items))
 
@@ -282,20 +281,11 @@ class AlertRule:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
-    def threshold(self) -> int:
-        """The public number to compare with."""
-        return int(getattr(self, SIDES[self.sign][0]))
-
-    @property
-    def ends_at(self) -> int:
-        """The number beyond which an alert stays."""
-        clear = getattr(self, SIDES[self.sign][1])
-        return self.threshold if clear is None else int(clear)
-
-    @property
-    def sign(self) -> int:
-        """1 for a rule that fires above its threshold, -1 for one that fires below."""
-        return -1 if self.at_least is None else 1
+    def condition(self) -> Condition:
+        """When an alert begins and ends."""
+        found = Condition.of(self.at_least, self.at_most, self.clear_below, self.clear_above, reaching=True)
+        assert found is not None  # it has one of the first two
+        return found
 
 
 FEW_HITS, MIN_ALERTS = 4, 10
@@ -357,6 +347,7 @@ class AlertsParameters(CountedParameters):
         if not rules or len({rule.name for rule in rules}) < len(rules):
             raise ValueError("rules must have distinct names, and there must be at least one")
         self.rules = tuple(rules)
+        conditions = {rule.name: rule.condition for rule in self.rules}
         self.sparse_vector: SparseVector | None = None
         self.monitor: ThresholdMonitor | None = None
         if method == "counts":
@@ -364,32 +355,29 @@ class AlertsParameters(CountedParameters):
             self._by_counts(noise=self.noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
             assert self.counts is not None
             self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))  # as the list of names is
-            conditions = {
-                rule.name: Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True) for rule in self.rules
-            }
             self.follow = partial(alerts, windows=self.steps, rules=conditions)
             return
         if method == "status":
-            if few := [rule.name for rule in self.rules if rule.sign < 0]:
+            if few := [name for name, each in conditions.items() if each.sign < 0]:
                 raise ValueError(f"at_most of rule {few[0]!r} must not be given with the method status")
             self.mechanism = self.monitor = ThresholdMonitor(
                 calibration="status",
                 **self.budget,
                 max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
-                starts=tuple(rule.threshold for rule in self.rules),
-                ends=tuple(rule.ends_at for rule in self.rules),
+                starts=tuple(int(each.threshold) for each in conditions.values()),
+                ends=tuple(int(each.ends_at) for each in conditions.values()),
                 tests=self._tests,
             )
         else:
-            if longer := [rule for rule in self.rules if rule.ends_at != rule.threshold]:
-                clear, name = SIDES[longer[0].sign][1], longer[0].name
-                raise ValueError(f"{clear} of rule {name!r} must not be given with the method sparse_vector")
+            if longer := [(name, each.sign) for name, each in conditions.items() if each.ends_at != each.threshold]:
+                name, sign = longer[0]
+                raise ValueError(f"{SIDES[sign][1]} of rule {name!r} must not be given with the method sparse_vector")
             self.mechanism = self.sparse_vector = SparseVector(
                 epsilon=self.budget["epsilon"],
                 max_hits=MIN_ALERTS if min_alerts is None else min_alerts,
                 publish=GAPS,
                 branches=2,
-                monotone=len({rule.sign for rule in self.rules}) == 1,
+                monotone=len({each.sign for each in conditions.values()}) == 1,
             )
         known = json.dumps([rule.given for rule in self.rules])
         self.noise = self.noise.derive("alerts", known, self.steps.label)

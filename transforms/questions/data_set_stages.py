@@ -15,6 +15,7 @@ from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.contributions import ContributionHistogram, NoisyHistogram
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
@@ -23,6 +24,7 @@ from privstream.transforms.counters import count_dropped, counter
 from privstream.transforms.parameters import within
 from privstream.transforms.people.bounding import SplitEvents, add_counts, encode_counts, last_of_each
 from privstream.transforms.questions.numbers import QueriesParameters
+from privstream.transforms.row_types import interval
 from privstream.transforms.rows import LimitShare, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
 from privstream.transforms.timing.step_fn import ONE_KEY, WithClock
@@ -78,9 +80,8 @@ class DataSetTransform(PrivateTransform):
             | "Begin" >> WithClock(self.steps)
             | "Together" >> beam.GroupByKey()
         )
-        return cast(
-            PCollection[Any], total | "Publish" >> beam.FlatMapTuple(self._rows).with_output_types(self.row_type)
-        )
+        rows = beam.FlatMapTuple(self._rows).with_output_types(self.row_type)
+        return cast(PCollection[Any], total | "Publish" >> rows)
 
     def _tallied(self, _: bytes, found: Iterable[Waiting]) -> Keyed:
         counts = self.tally(found)
@@ -242,19 +243,18 @@ class PrivateQueries(QueriesParameters, DataSetTransform):  # noqa: D101 - its d
                 left -= measured
                 source = "measured" if measured else "guess" if left == made.max_updates else "hypothesis"
                 rows.append(self._row(len(rows), value, source, left))
-        law, refused = np.exp(learnt.log_law), range(len(rows), len(self.queries))
-        rows += [
-            self._row(number, made.records * float(law[list(self.positions[number])].sum()), REFUSED, 0)
-            for number in refused
-        ]
-        counter("queries_refused").inc(len(refused))
+        counter("queries_refused").inc(len(self.queries) - len(rows))
+        law = np.exp(learnt.log_law)
+        for number in range(len(rows), len(self.queries)):
+            rows.append(self._row(number, made.records * float(law[list(self.positions[number])].sum()), REFUSED, 0))
         return rows
 
     def _row(self, number: int, value: float, source: str, left: int) -> QueryAnswer:
         """Return a row that is published; what the hypothesis says is rounded. A refused one has no error bound."""
-        bound = NO_BOUND
-        if source != REFUSED:
-            tested = self.mechanism.alpha * self.mechanism.records * (source == "measured")
-            bound = float(math.ceil(self.error_bound - tested + 0.05))
-        estimate = value if source == "measured" else round(value, 1)
-        return QueryAnswer(number + 1, self.queries[number].name, estimate, bound, source, left)
+        measured = source == "measured"
+        tested = self.mechanism.alpha * self.mechanism.records * measured
+        bound = NO_BOUND if source == REFUSED else float(math.ceil(self.error_bound - tested + 0.05))
+        estimate = value if measured else round(value, 1)
+        law = DiscreteLaplace(self.mechanism.tests.value_scale)
+        ends = interval(value, law.tail_quantile(OUTSIDE / 2) if measured else None)
+        return QueryAnswer(number + 1, self.queries[number].name, estimate, bound, *ends, source, left)

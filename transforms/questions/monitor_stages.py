@@ -173,7 +173,7 @@ class TestCounts(RunningAnswers, state="test_counts"):
     def answer(self, step: int, batches: list[bytes], state: Tested) -> tuple[Tested, list[tuple[Any, ...]]]:
         if self.mechanism.halted(state.progress):
             return state, []
-        signs, thresholds = (np.array([getattr(rule, of) for rule in self.listed]) for of in ("sign", "threshold"))
+        signs, thresholds = np.array([rule.condition[:2] for rule in self.listed]).T
         counts = signs * add_counts(batches, len(self.listed))
         after, answers = self.mechanism.step(
             state.progress, counts, self.steps.renewed(self.noise, step), thresholds=signs * thresholds
@@ -195,11 +195,12 @@ class TestCounts(RunningAnswers, state="test_counts"):
     def _fields(self, step: int, rule: AlertRule, gap: float, least: float, branch: int, since: int) -> tuple[Any, ...]:
         """Return what a row says of a hit, rounded to about a hundredth of its noise."""
         digits = 2 - math.floor(math.log10(math.sqrt(self.mechanism.gap_variance(branch))))
-        bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
-        ends = (max(0.0, bound), None) if rule.sign > 0 else (None, bound)
-        estimate = round(rule.threshold + rule.sign * gap, digits)
+        sign, threshold, *_ = rule.condition
+        bound = threshold + sign * math.floor(least * 10.0**digits) / 10.0**digits
+        ends = (max(0.0, bound), None) if sign > 0 else (None, bound)
+        estimate = round(threshold + sign * gap, digits)
         status = STATUSES[STARTED if since == step else CONTINUES]
-        return rule.name, float(rule.threshold), estimate, *ends, self.steps.bounds(since)[0], status
+        return rule.name, float(threshold), estimate, *ends, self.steps.bounds(since)[0], status
 
 
 class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -215,5 +216,5 @@ class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - it
         if self.monitor is None:
             return TestCounts(**last, listed=self.rules, mechanism=self.sparse_vector)
         _ = self.monitor.calibrated  # once, at launch; workers receive it
-        listed = [(rule.name, float(rule.threshold)) for rule in self.rules]
+        listed = [(rule.name, float(rule.condition.threshold)) for rule in self.rules]
         return DecideSteps(**last, monitor=self.monitor, listed=listed, row_type=self.row_type, counter=self.counter)

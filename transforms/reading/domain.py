@@ -1,4 +1,4 @@
-"""Items as texts: several columns as one text, what is the same in texts that are written differently, public lists."""
+"""Items as text: joined columns, spelling, public lists."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Spelling:
         given = list(texts)
         found = list(map(self.item, given))
         if any(text in self.null for text in found):
-            raise ValueError("a public list must not have texts that --null says stand for nothing")
+            raise ValueError("a public list must not have texts that --null treats as missing")
         return list(dict.fromkeys(found)) if found != given else found
 
 

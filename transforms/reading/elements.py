@@ -38,7 +38,7 @@ from typing_extensions import override
 ROWS_PER_BATCH = 8_192  # elements wait whole, for their dead letters
 FORMS = "a pair (user, item), a row, a mapping or a frame"
 STAMP = "\0time"
-"""What the field is called whose value is the timestamp of the element: no field has such a name."""
+"""Reserved field name for the element's timestamp."""
 
 NO_STAMP = "event must have a timestamp: that of a pair (user, item), or of a row without a field time, is its time"
 

@@ -39,6 +39,7 @@ SEED = b""
 """Starts the clock of a key."""
 ONE_KEY = shard_key(0)
 """Key of a stage with one clock."""
+"""Key of a stage with one clock."""
 STEP = struct.Struct(">q")
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
@@ -212,7 +213,7 @@ class StepFn(beam.DoFn, ABC):
         """Return the state before the first step."""
         return self.mechanism.initial_state()
 
-    def afresh(self, key: bytes, state: Any) -> Any:
+    def begin_period(self, key: bytes, state: Any) -> Any:
         """Return the first state of a new period, given the last one of the period before: that before any step.
 
         What is carried over must be a function of what was published.
@@ -241,7 +242,7 @@ class StepFn(beam.DoFn, ABC):
         """Handle steps one after the other."""
         for step in steps:
             renewed = step > self.steps.first and step == self.steps.first_of_period(step)
-            state = self.afresh(key, state) if renewed else state
+            state = self.begin_period(key, state) if renewed else state
             found = Stepped(*self.step(key, step, batches.get(step, []), state))
             state = found.state
             yield step, found._replace(change=None) if renewed else found

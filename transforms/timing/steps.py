@@ -306,7 +306,7 @@ class Steps:
         return latest if self.end is None else min(latest, self.end - 1)
 
     def renewals(self, step: Any) -> Any:
-        """Return how often everything has started afresh before a step, or before each of an array of steps."""
+        """Return how many budget periods have ended before a step, or before each of an array of steps."""
         if self.renewal is None:
             return step * 0
         if self.renews is None:
@@ -319,7 +319,7 @@ class Steps:
         return int(self._first_steps[renewals]) if renewals < len(self._first_steps) else END_OF_TIME + 1
 
     def first_of_period(self, step: int) -> int:
-        """Return the first step since everything started afresh."""
+        """Return the first step of the budget period."""
         return self.first if self.renewal is None else self._first_after(self.renewals(step))
 
     def last_of_period(self, step: int) -> int:
