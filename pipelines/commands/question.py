@@ -19,8 +19,8 @@ OF_FILE = (
     "that. All of them together cost the total of the file, which is one entry of the ledger."
 )
 DRY_RUN = (
-    "read all input and say how much of it can be used, and why the rest cannot; nothing is published, recorded or "
-    "spent. The numbers are exact: guard them like the input"
+    "read all input and say how much of it can be used; nothing is published, recorded or spent. The numbers are "
+    "exact: guard them like the input"
 )
 
 

@@ -206,8 +206,7 @@ class Cardinality(Question):
     question: Literal["cardinality"] = "cardinality"
     enter_values: Texts | None = option(None, "items that mean that a person enters (default: all that do not leave)")
     leave_values: Texts | None = option(
-        None,
-        "items that mean that a person leaves; of events at one time, leaving comes last; needed without --timeout",
+        None, "items that mean that a person leaves, the last of events at one time; needed without --timeout"
     )
     timeout: Seconds | None = option(None, "time without an event after which a person has left")
     max_contributions: Count | None = option(
@@ -338,8 +337,8 @@ ABOUT_POINTS: dict[str, Any] = {
 
 
 class Ranges(Points):
-    """Counts the points in public ranges (slots, prices, ages, addresses) at the end of every window, while points come
-    and go.
+    """Counts the different points in public ranges (slots, prices, ages, addresses) at the end of every window, while
+    points come and go.
     """
 
     lists: ClassVar[Mapping[str, str]] = {"queries": "ranges"}
@@ -348,7 +347,7 @@ class Ranges(Points):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         **ABOUT_POINTS,
-        summary="count the points in ranges of numbers (slots, prices), while points come and go",
+        summary="count the different points in ranges of numbers (slots, prices), while points come and go",
         transform="questions.running_stages.RangeCounts",
         parameters="questions.continual.RangesParameters",
         row="RangeCount",
