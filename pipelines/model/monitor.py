@@ -69,7 +69,7 @@ class Data(Model):
     )
     user: Name = option("user", "field with the person")
     item: Columns = option(
-        "item", "field with the item, or several: country,page (as in CSV, a name with a comma stands in quotes)"
+        "item", "field with the item, or several: country,page (a name with a comma in quotes, as in CSV)"
     )
     time: Name = option("time", "field with the time")
     value: Name | None = option(None, "field with the number of an event (default: value)")
@@ -216,7 +216,7 @@ class Privacy(Model):
 
     epsilon: Epsilon = option(..., "limit on what all rows together show about one person; smaller protects better")
     delta: Annotated[Number, Field(ge=0, lt=1), AfterValidator(_delta)] | None = option(
-        None, "probability with which the rows may show more, far below 1 / (number of people) (default: 0)"
+        None, "probability that the rows show more; choose it far below 1 / (number of people) (default: 0)"
     )
     people: Count | None = option(
         None, f"in place of --delta: a public upper bound on the number of people; delta is 1 / ({LEFT_TO_CHANCE} N)"
@@ -233,8 +233,8 @@ class Output(Model):
 
     path: PathText = option(
         TERMINAL,
-        "rows: .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; of streaming input, and of "
-        "several questions, a folder",
+        "file for rows, .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; for streaming input, and "
+        "for several questions, a folder",
         name="output",
         metavar="PATH",
     )
@@ -252,7 +252,7 @@ class Output(Model):
     wide: Flag = option(
         False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", advanced=True
     )
-    overwrite: Flag = option(False, "replace files of rows and guarantees that exist")
+    overwrite: Flag = option(False, "replace existing rows and guarantees")
     dead_letter: PathText | None = option(
         None, "file (.jsonl .csv .parquet .avro) for unusable records; guard it like the input", advanced=True
     )
