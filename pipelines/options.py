@@ -117,6 +117,8 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
             text = text.replace("the item", f"the {kind.info.item}", 1)
         elif section == "data" and key == "time" and not kind.info.has_windows:
             return "field with the time, if each person's last item is to count"
+        elif section == "privacy" and "person" not in kind.info.protected:
+            text = text.replace("person", "event").replace("people", "events")
         usual = at(kind.info.usual, option.place)
     if usual is not None:
         text, default = text.partition(" (default: ")[0], usual

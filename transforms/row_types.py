@@ -169,7 +169,7 @@ class KeyCount(NamedTuple):
         people: the best estimate, at least 0: smoothed where counts are of single windows, and corrected for what
             limits drop where that is much. With the unit "event" of events; over several windows of people in each.
         lower, upper: its interval; `upper` is None where limits drop so much that `people` is a lower bound.
-        noisy: the number that counts, plus integer noise: unbiased, for those who add counts up. May be negative.
+        noisy: the number that counts, plus integer noise: unbiased for what counts, to be added up. May be negative.
     """
 
     window_start: Timestamp
@@ -310,11 +310,11 @@ class CardinalityEstimate(NamedTuple):
 
 
 class RangeCount(NamedTuple):
-    """How many points lie in a range at the end of a window.
+    """How many different points lie in a range at the end of a window.
 
     Attributes:
         low, high: first and last point of the range.
-        estimate: number of points, with integer noise; negative at times.
+        estimate: number of different points, with integer noise; negative at times.
         error_bound: how far the estimate is from the truth at most, with probability 95% for all rows.
         lower, upper: its interval, at least 0.
     """

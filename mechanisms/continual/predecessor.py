@@ -323,7 +323,7 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
     def error(self, step: int) -> int:
         """Return the error of the class docstring at steps 1 .. `step`."""
         most = max(1, 2 * self.height - 2)  # intervals that a range is the sum of
-        return 2 * self.noise.tail_bound(step, self._tail(step), most, so_far=True) + 1
+        return min(2 * self.noise.tail_bound(step, self._tail(step), most, so_far=True) + 1, self.universe)
 
     def alphas(self, step: int, low: Integers, high: Integers) -> Integers:
         """Return the errors of the counts of ranges that begin or end at a query."""
@@ -378,7 +378,7 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
         some = missed != asked - direction
         low, high = ranges(np.where(some, missed, asked))
         errors = np.where(some, 2 * self.alphas(state.step, low, high), 0) + 1
-        return np.where(found, reached, NO_POINT), errors
+        return np.where(found, reached, NO_POINT), np.minimum(errors, self.universe)
 
     def count(self, state: DynamicState, low: Integers, high: Integers, noise: NoiseSource) -> Integers:
         """Count the points of ranges after the last step, with noise that is a function of labels."""

@@ -145,14 +145,14 @@ def _set(ledger: Ledger, dataset: str, limit: BudgetLimit, change: bool, other_p
 
 SET = _command(
     _set,
-    "Sets the privacy budget of a data set, once, before its first run. From then on runs are refused that would "
-    "exceed it, and those about a data set that the ledger does not know. It is for each unit that runs protect: a "
+    "Sets the privacy budget of a data set, once, before its first run. From then on, runs that would exceed it are "
+    "refused, and so are runs on a data set that the ledger does not know. It is for each unit that runs protect: a "
     "person, an event, or with --renew-every a person in one budget period (n periods cost n times that).",
     {
         **_dataset("the data set, as runs name it", required=True),
-        "--limit": {**LIMIT, "required": True, "help": "all runs together must be (EPSILON, DELTA)-private"},
-        "--change": {"action": "store_true", "help": "change the limit that the data set has"},
-        "--other-people": {"action": "store_true", "help": "it is about other people in files of other data sets"},
+        "--limit": {**LIMIT, "required": True, "help": "what all runs together may spend"},
+        "--change": {"action": "store_true", "help": "replace the limit that the data set has"},
+        "--other-people": {"action": "store_true", "help": "it is about other people in the files of another data set"},
     },
 )
 

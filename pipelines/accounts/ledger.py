@@ -199,8 +199,8 @@ class Ledger:
         apart = contents.of_other_people
         if entry.dataset not in {*same, *apart} and not {*same} <= apart:
             known = " or ".join(map(repr, same))
-            rule = f"dataset must be {known}, as which the ledger has these data{wrong} --other-people"
-            raise ValueError(f"{rule} says that an account is for other people in the same files")
+            rule = f"dataset must be {known}, the ledger's name for these data{wrong} --other-people says that it is"
+            raise ValueError(f"{rule} about other people in the same files, budget rename changes the name")
         if (found := limits.get(entry.dataset)) is not None:
             check_limit(found, entry, own)
         return False

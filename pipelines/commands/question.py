@@ -15,12 +15,12 @@ from privstream.pipelines.terminal import json_text, spinner
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_FILE = (
-    "Answers all questions of a file by one pipeline: events are read and checked once, and questions branch after "
-    "that. All of them together cost the total of the file, which is one entry of the ledger."
+    "Answers all questions of a file in one pipeline, which reads and checks events once. Together they cost the "
+    "budget of the file, as one entry of the ledger."
 )
 DRY_RUN = (
-    "read all input and say how much of it can be used, and why the rest cannot; nothing is published, recorded or "
-    "spent. The numbers are exact: guard them like the input"
+    "read all input and say how much of it can be used; nothing is published, recorded or spent. The numbers are "
+    "exact: guard them like the input"
 )
 
 

@@ -24,10 +24,10 @@ from privstream.pipelines.model.base import (
 from privstream.pipelines.model.question import POINT, Question, QuestionInfo
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
-IN_WINDOW = "contributions of one person that count in one window, random ones"
-DOMAIN = "public list of items, a file with one on each line: these are counted, and no others"
-PUBLIC = "public list of items in addition to those discovered: they have a row in every window"
+MOST_RUN = "contributions that count of one person in the whole run, or budget period (default: 100)"
+IN_WINDOW = "contributions that count of one person in one window, chosen at random"
+DOMAIN = "public list of items, one on each line of a file: only these are counted"
+PUBLIC = "public list of items that have a row in every window, in addition to those discovered"
 UNIT = "what is protected: all that one person does in the whole run, or one event"
 
 
@@ -43,25 +43,25 @@ class AboutItems(Question):
 
 
 class Counts(AboutItems):
-    """Counts the people who have each item, or with the unit event its events: in each window, in the last windows, or
-    since the start. The items need not be known before: one is discovered when its count is large enough in one window
-    or in several, and then has a row in every window.
+    """Counts the people who have each item, or its events if one event is protected, in each window, in the last
+    windows, or since the start. Items need not be known before: one is discovered when its count is large enough in one window or
+    in several, and then has a row in every window.
     """
 
     question: Literal["counts"] = "counts"
     max_value: Count | None = option(
-        None, "largest value of an event: publishes sums and means of values, too, for half of the budget"
+        None, "largest sum of a person's values for an item in a window: publishes sums and means for half the budget"
     )
     min_people: Count = option(1, "fewest people that an item needs to be discovered or published", advanced=True)
     unit: Literal["person", "event"] = option("person", UNIT, advanced=True)
     over: Span = option(
         "window", "what a count spans: window, start (all since the start), or such as 7d", advanced=True
     )
-    top: Count | None = option(None, "view: this number of largest items in each window")
+    top: Count | None = option(None, "view: the N largest items of each window")
     rising: Count | None = option(
-        None, "view: only items that surely rose against this number of windows before (without a number: 1)"
+        None, "view: only items that surely rose against N windows before (without a number: 1)"
     )
-    at_least: Count | None = option(None, "view: only rows with at least this number", advanced=True)
+    at_least: Count | None = option(None, "view: only rows of at least N", advanced=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         summary="count the people who have each item, by window, in the last days or since the start; no list of items "
@@ -206,8 +206,7 @@ class Cardinality(Question):
     question: Literal["cardinality"] = "cardinality"
     enter_values: Texts | None = option(None, "items that mean that a person enters (default: all that do not leave)")
     leave_values: Texts | None = option(
-        None,
-        "items that mean that a person leaves; of events at one time, leaving comes last; needed without --timeout",
+        None, "items that mean that a person leaves, the last of events at one time; needed without --timeout"
     )
     timeout: Seconds | None = option(None, "time without an event after which a person has left")
     max_contributions: Count | None = option(
@@ -268,7 +267,7 @@ class Categories(Question):
 
     lists: ClassVar[Mapping[str, str]] = {"domain": "domain", "thresholds": "thresholds"}
 
-    domain: Items = option(..., "public list of categories, a file with one on each line; others count in no answer")
+    domain: Items = option(..., "public list of categories, one on each line of a file; others count in no answer")
 
 
 class Histogram(Categories):
@@ -278,7 +277,7 @@ class Histogram(Categories):
     queries: Texts = option(
         ("histogram",), "one or several of histogram (all counts), max, min, median, quantile:Q and top:K"
     )
-    largest: Count | None = option(None, "the largest count that you expect, for which the budget is split")
+    largest: Count | None = option(None, "largest count that you expect, for which the budget is split")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         summary="count the events of each category since the start, after every window",
@@ -338,8 +337,8 @@ ABOUT_POINTS: dict[str, Any] = {
 
 
 class Ranges(Points):
-    """Counts the points in public ranges (slots, prices, ages, addresses) at the end of every window, while points come
-    and go.
+    """Counts the different points in public ranges (slots, prices, ages, addresses) at the end of every window, while
+    points come and go.
     """
 
     lists: ClassVar[Mapping[str, str]] = {"queries": "ranges"}
@@ -348,7 +347,7 @@ class Ranges(Points):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         **ABOUT_POINTS,
-        summary="count the points in ranges of numbers (slots, prices), while points come and go",
+        summary="count the different points in ranges of numbers (slots, prices), while points come and go",
         transform="questions.running_stages.RangeCounts",
         parameters="questions.continual.RangesParameters",
         row="RangeCount",
@@ -392,7 +391,7 @@ class Queries(Question):
 
     question: Literal["queries"] = "queries"
     queries: Objects = option(..., QUERIES)
-    domain: Items = option(..., "public list of items, a file with one on each line; others count in no answer")
+    domain: Items = option(..., "public list of items, one on each line of a file; others count in no answer")
     records: Count = option(..., "public number of people, exact or estimated")
     alpha: Number | None = option(
         None, "part of --records by which an answer may be wrong before the hypothesis is corrected, in (0, 1)"

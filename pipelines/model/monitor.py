@@ -69,18 +69,15 @@ class Data(Model):
     )
     user: Name = option("user", "field with the person")
     item: Columns = option(
-        "item", "field with the item, or several: country,page (as in CSV, a name with a comma stands in quotes)"
+        "item", "field with the item, or several: country,page (a name with a comma in quotes, as in CSV)"
     )
     time: Name = option("time", "field with the time")
     value: Name | None = option(None, "field with the number of an event (default: value)")
     time_format: Name | None = option(
-        None,
-        "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M' (default: ISO 8601)",
+        None, "form of times that are text, by Python's strptime, such as '%d.%m.%Y %H:%M' (default: ISO 8601)"
     )
     time_zone: Name | None = option(
-        None,
-        "time zone of times without an offset from UTC, such as Europe/Berlin; --start and --end "
-        "without one are by them, too",
+        None, "zone of times without an offset from UTC, also of --start and --end, such as Europe/Berlin"
     )
     time_unit: Literal["s", "ms", "us", "ns"] | None = option(
         None, "unit of times that are plain numbers", advanced=True
@@ -89,13 +86,11 @@ class Data(Model):
         None, "condition that an event must meet to count, such as 'status >= 500'; public", metavar="CONDITION"
     )
     delimiter: Name | None = option(
-        None, "what separates the fields of CSV, one character or the word tab (default: as in the first line)",
-        advanced=True,
-    )  # fmt: skip
+        None, "separator of CSV: one character, or the word tab (default: as in the first line)", advanced=True
+    )
     decimal: Literal[".", ","] | None = option(
-        None, "what stands before decimals in numbers that are text; the other sign may stand between thousands",
-        advanced=True,
-    )  # fmt: skip
+        None, "decimal separator of numbers that are text; the other one may separate thousands", advanced=True
+    )
     quote: Literal["double", "none"] | None = option(
         None, "what quotes in CSV are: around a field, or text", advanced=True
     )
@@ -115,12 +110,9 @@ class Data(Model):
         None, "format of the input (default: by the ending of the name)", advanced=True
     )
     watch: Positive | None = option(
-        None,
-        "poll the input folder for new files at this interval, in seconds, until stopped: --output and --dead-letter "
-        "are folders then",
-        metavar="SECONDS",
-        advanced=True,
-    )
+        None, "poll the input folder for new files every SECONDS; --output and --dead-letter are folders then",
+        metavar="SECONDS", advanced=True,
+    )  # fmt: skip
     watermark: Literal["arrival", "marks"] | None = option(
         None, "up to which time watched files are complete: the time of arrival, or that in the name of a file such as "
         "_UNTIL_20300101T120000Z",
@@ -224,7 +216,7 @@ class Privacy(Model):
 
     epsilon: Epsilon = option(..., "limit on what all rows together show about one person; smaller protects better")
     delta: Annotated[Number, Field(ge=0, lt=1), AfterValidator(_delta)] | None = option(
-        None, "probability with which the rows may show more, far below 1 / (number of people) (default: 0)"
+        None, "probability that the rows show more; choose it far below 1 / (number of people) (default: 0)"
     )
     people: Count | None = option(
         None, f"in place of --delta: a public upper bound on the number of people; delta is 1 / ({LEFT_TO_CHANCE} N)"
@@ -241,8 +233,8 @@ class Output(Model):
 
     path: PathText = option(
         TERMINAL,
-        "rows: .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; of streaming input, and of "
-        "several questions, a folder",
+        "file for rows, .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; for streaming input, and "
+        "for several questions, a folder",
         name="output",
         metavar="PATH",
     )
@@ -260,9 +252,9 @@ class Output(Model):
     wide: Flag = option(
         False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", advanced=True
     )
-    overwrite: Flag = option(False, "replace files of rows and guarantees that exist")
+    overwrite: Flag = option(False, "replace existing rows and guarantees")
     dead_letter: PathText | None = option(
-        None, "file for records that cannot be used, as JSON lines; guard it like the input", advanced=True
+        None, "file (.jsonl .csv .parquet .avro) for unusable records; guard it like the input", advanced=True
     )
 
     def check(self) -> None:

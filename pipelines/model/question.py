@@ -95,8 +95,7 @@ class Windows(Model):
     """The windows of a run, and when it starts and ends."""
 
     window: Length | None = option(
-        None,
-        "length of a window, such as 1h, 1d; or by the calendar from --start on, such as 1day, 1month or 3months",
+        None, "length of a window: 1h or 1d; or by the calendar, from --start on, 1day, 1month or 3months"
     )
     start: Moment | None = option(None, "start of the first window: ISO 8601, or seconds since 1970")
     end: Moment | None = option(None, "end of the last window")

@@ -49,6 +49,8 @@ def plot(path: str, output: str) -> None:
     """Read the result and write its chart."""
 
     def picture() -> bytes:
+        if (found := results.results_in(path)) and path not in found:
+            raise ValueError(f"RESULT must be one result, such as {found[0]}, got the folder {path}")
         chart = results.read_result(path).chart()
         return bytes(chart.png() if output.lower().endswith(".png") else chart.svg().encode())
 

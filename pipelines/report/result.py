@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, guarantee_of
-from privstream.mechanisms.views.counts import STAYS, regime
+from privstream.mechanisms.views.counts import BOUND, DIVIDED, STAYS
 from privstream.pipelines.locations import BESIDE, END, GUARANTEE, WRITTEN
 from privstream.pipelines.model.catalogue import QUESTIONS, WORDS, question
 from privstream.pipelines.model.question import loaded
@@ -42,6 +42,11 @@ NOT_COVERED = (
     "A person with several ids counts as several people, and is protected less.",
     "Other publications about the same people are not covered; runs in one ledger are added up (privstream budget).",
 )
+REGIMES = {
+    STAYS: "numbers are as they are, and intervals allow for it",
+    DIVIDED: "numbers are divided by the share that is retained, and intervals have its uncertainty",
+    BOUND: "numbers are of what is retained, and are lower bounds",
+}
 WINDOWS = {"window_start": "first moment of the window.", "window_end": "first moment after the window."}
 
 
@@ -218,14 +223,13 @@ def _view(path: str, whole: Promise) -> Result:
         parameters |= {"item": ",".join(described["columns"])} if described["columns"] else {}
         guarantee = guarantee_of(whole.content)
         made_by, rows = first.promise.content["made_by"], {"sha256": described.get("sha256")}
-        accuracy = {
-            **first.promise.content["accuracy"],
-            "sentence": f"As accurate as the rows that it is made of. {first.accuracy}",
-        }
+        sentence = {"sentence": f"As accurate as the rows that it is made of. {first.accuracy}"}
+        accuracy = first.promise.content["accuracy"] | sentence
     except UNREADABLE:
         raise ValueError(f"RESULT must be a question or a view of {whole.path}, got {path}") from None
+    limits = first.promise.content.get("limits") if len(names) == 1 else None
     content = {**whole.content, "made_by": made_by, "parameters": parameters, "accuracy": accuracy, "rows": rows}
-    promise = Promise(whole.path, content)
+    promise = Promise(whole.path, {**content, "limits": limits})
     return Result(path=path, row_type=row_type, order=order, promise=promise, guarantee=guarantee, made_of=names)
 
 
@@ -271,7 +275,7 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type
             f"Protected is {guarantee.unit}.",
             "Whatever one concludes from what is published, its probability is at most e^epsilon "
             f"({math.exp(min(guarantee.epsilon, 500)):.3g}, with epsilon = {guarantee.epsilon:g}) times what it would "
-            f"be if that unit had been added or removed{delta}.",
+            f"be if that {guarantee.unit.what} had been added or removed{delta}.",
             *guarantee.lasting("window"),
             guarantee.adaptivity.replace("step", "window"),
         ],
@@ -317,12 +321,7 @@ def regime_in_words(dropped: Mapping[str, float | None] | None) -> str:
     """Say how published numbers allow for what limits drop."""
     if dropped is None:
         return "What limits drop is not known: numbers and intervals are of what is retained."
-    how = "numbers are divided by the share that is retained, and intervals have its uncertainty"
-    if words.is_lower_bound(dropped):
-        how = "numbers are of what is retained, and are lower bounds"
-    elif regime(dropped["share"] or 0.0, dropped["lower"] or 0.0, dropped["upper"]) == STAYS:
-        how = "numbers are as they are, and intervals allow for it"
-    return f"Of all contributions, limits drop {words.dropped_in_words(dropped)}: {how}."
+    return f"Of all contributions, limits drop {words.dropped_in_words(dropped)}: {REGIMES[words.regime_of(dropped)]}."
 
 
 def described(docstring: str, title: str = "Attributes") -> dict[str, str]:

@@ -188,6 +188,7 @@ def check_usable(data: Data, files: Sequence[EventFile], fields: Readings) -> No
         return
     first = fields.questions[0][1]
     named = {name: f"--{name} {getattr(first, name)}" for name in ("user", "item", "time", "value")}
+    named = {name: f"{of}{': fields within fields are not read' * ('.' in of)}" for name, of in named.items()}
     reasons = words.listed({words.fault(code, data.time_format, named): number for code, number in found.items()})
     raise ValueError(
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}; "

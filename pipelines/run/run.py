@@ -290,7 +290,7 @@ class Run:
         nothing, limit, heading = info.why_nothing or "nothing is published", HEAD, name
         if name in views:
             record = {**record, "parameters": record["parameters"] | view_parameters(views, name)}
-            nothing = "nothing surely rose" if "against" in views[name]["view"] else "nothing is published"
+            nothing = "no item surely rose" if "against" in views[name]["view"] else "nothing is published"
         elif self.monitor.single:
             limit, heading = MOST_ROWS, ""
         print_rows(table, record, name=heading, path=path, limit=limit, nothing=nothing)

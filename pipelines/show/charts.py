@@ -208,9 +208,11 @@ def chart_of(rows: pa.Table, record: Mapping[str, Any]) -> Chart:
     else:
         kind, points = "dots", points_of(shown, shown.rows)
     points = [point for point in points if point.state or point.value is not None]
-    if any(point.lower is not None for point in points):
+    if kind != "timeline" and any(point.lower is not None for point in points):
         sure = "the 95% interval of each number"
         told.insert(0, f"Bands: {sure}." if kind == "lines" else f"Lines: {sure}, where it is wider than the dot.")
+    if shown.number != "rise" and kind != "timeline" and (bounds := words.lower_bounds(record)):
+        told.insert(0, f"Lower bounds: {bounds}.")
     if not points:
         return Chart("dots", shown, "Nothing was published that could be drawn.", (), ())
     sizes = dict[str, float]()

@@ -243,7 +243,7 @@ def summary(
         path: of its rows; None if they are not kept.
     """
     known = [each for each in asked if each.counters]
-    nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
+    nothing = "; ".join(filter(None, (_of(each, _nothing(each, dry_run)) for each in known))) or None
     warning = next((_of(each, text) for each in asked for text in _warnings(each)), None) if nothing is None else None
     used = _together({each.name: RecordsRead.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
@@ -272,12 +272,13 @@ def _together(texts: Mapping[str, str], *, short: bool = False) -> str:
     return "; ".join([*parts[:SEVERAL], *[f"{len(parts) - SEVERAL} more"] * (len(parts) > SEVERAL)])
 
 
-def _nothing(asked: QuestionFacts) -> str:
+def _nothing(asked: QuestionFacts, dry_run: bool) -> str:
     """Say why nothing that was read could be used; empty if something could."""
     records = RecordsRead.of(asked.counters)
     if not records.used:
         why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
-        return f"no row could be used, and the result is noise alone: {'; '.join([why, *_counted(asked, QUOTES)])}"
+        alone = "" if dry_run else ", and the result is noise alone"
+        return f"no row could be used{alone}: {'; '.join([why, *_counted(asked, QUOTES)])}"
     return ""
 
 
@@ -285,12 +286,9 @@ def _warnings(asked: QuestionFacts) -> Iterable[str]:
     """Yield warnings, the most important one first."""
     counters, records = asked.counters, RecordsRead.of(asked.counters)
     parameters = asked.record.get("parameters", {})
-    dropped = (asked.record.get("limits") or {}).get("dropped")
-    if dropped is not None and is_lower_bound(dropped):
-        yield (
-            f"limits drop {dropped_in_words(dropped)} of contributions, so numbers are lower bounds: raise "
-            "--max-contributions (privstream suggest compares values)"
-        )
+    if bounds := lower_bounds(asked.record):
+        how = "raise --max-contributions (privstream suggest compares values)"
+        yield f"{bounds} of contributions, so numbers are lower bounds: {how}"
     lost = min(records.read, records.malformed + records.late)
     if records.read and lost >= MUCH * records.read:
         code = max(records.faults, key=lambda one: records.faults[one], default="")
@@ -308,7 +306,7 @@ def _warnings(asked: QuestionFacts) -> Iterable[str]:
         share = counters.get(name, 0) / max(counters.get(of, 0), 1)
         if share >= MUCH:
             plan = "; privstream plan compares limits" * (name in DROPPED)
-            yield f"{percent(min(1.0, share))} {text} (exact: tell nobody, tune nothing by it{plan})"
+            yield f"{percent(min(1.0, share))} {text} (exact: keep it secret, choose no option by it{plan})"
     yield from _counted(asked, COUNTED)
 
 
@@ -373,9 +371,15 @@ def limits_in_words(record: Mapping[str, Any]) -> str:
     return f"{', '.join([*parts, told])} dropped"
 
 
-def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:
-    """Tell whether limits drop so much that numbers are published as lower bounds."""
-    return regime(dropped["share"] or 0.0, dropped["lower"] or 0.0, dropped["upper"]) == BOUND
+def lower_bounds(record: Mapping[str, Any]) -> str:
+    """Say what limits drop, if numbers are published as lower bounds; else nothing."""
+    dropped = (record.get("limits") or {}).get("dropped")
+    return "" if dropped is None or regime_of(dropped) != BOUND else f"limits drop {dropped_in_words(dropped)}"
+
+
+def regime_of(dropped: Mapping[str, float | None]) -> str:
+    """Return how numbers allow for the share that limits drop, as it was released."""
+    return regime(dropped["share"] or 0.0, dropped["lower"] or 0.0, dropped["upper"])
 
 
 def dropped_in_words(dropped: Mapping[str, float | None]) -> str:

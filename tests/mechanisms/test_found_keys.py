@@ -429,10 +429,7 @@ def deviation(law):
 
 
 LAWS = [
-    (
-        {"contributions": 64, "horizon": 300, "epsilon": 8.0},
-        DiscreteGaussian,
-    ),  # the most of a person counts
+    ({"contributions": 64, "horizon": 300, "epsilon": 8.0}, DiscreteGaussian),  # the most of a person counts
     ({"contributions": 96, "horizon": 48}, DiscreteGaussian),
     ({"contributions": 50, "horizon": 365}, DiscreteGaussian),
     ({"contributions": 1, "horizon": 30}, DiscreteGaussian),

@@ -66,11 +66,7 @@ def plain(rows):
 
 @pytest.mark.parametrize(
     ("windows", "sigma", "threshold", "detected"),
-    [
-        (7, 11.5, 62, 117),
-        (100, 43.7, 251, 459),
-        (10_000, 437, 2824, 4899),
-    ],
+    [(7, 11.5, 62, 117), (100, 43.7, 251, 459), (10_000, 437, 2824, 4899)],
 )
 def test_figures_of_a_step_are_those_of_half_of_delta_each_or_better(windows, sigma, threshold, detected):
     """The figures are those of continuous noise; integers cost hardly anything."""

@@ -131,8 +131,7 @@ EXAMPLES = {
         OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2), linear_queries
     ),
     ThresholdMonitor: Example(
-        ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0, calibration="status"),
-        holdings,
+        ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0, calibration="status"), holdings
     ),
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
@@ -158,11 +157,7 @@ EXAMPLES = {
 }
 
 # Mechanisms without steps, and those that only transforms use.
-ONCE = [
-    ExponentialMechanismWithGap(epsilon=1.0),
-    MeasuredTopK(epsilon=1.0),
-    NoisyTopK(epsilon=1.0),
-]
+ONCE = [ExponentialMechanismWithGap(epsilon=1.0), MeasuredTopK(epsilon=1.0), NoisyTopK(epsilon=1.0)]
 ALL = {type(one): one for one in [*(example.mechanism for example in EXAMPLES.values()), *ONCE]}
 
 

@@ -124,10 +124,7 @@ def test_law_of_end_thresholds_is_the_chance_to_stay():
     assert survival(found.end_law, counts) == pytest.approx(-np.expm1(-end_hazard(found, counts)), rel=1e-9, abs=1e-30)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"domain": "unknown", "tests_per_person": 1000}, {"tests": 1, "beta": 0.9}],
-)
+@pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}, {"tests": 1, "beta": 0.9}])
 def test_accuracy(changes):
     made, up_steps = budget(**changes), 5000
     found = calibrate(made, up_steps)

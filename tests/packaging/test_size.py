@@ -21,20 +21,20 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (8_590, 41),
-    "transforms": (7_885, 32),
-    "pipelines": (12_995, 72),
-    "tests": (27_997, 199),
+    "mechanisms": (8_595, 41),
+    "transforms": (7_915, 32),
+    "pipelines": (12_970, 72),
+    "tests": (27_990, 198),
     "benchmarks": (1_690, 7),
     "deploy": (450, 3),
 }
 """Lines of Python, and files of Python, in each folder.
 
-The last rise, of pipelines by 25, is for a writer of what is released, which takes three functions off the way of a
-record.
+The last rise, of mechanisms by 5 and transforms by 30, is for unions of Arrow that share memory, and for limits whose
+drop was not released: with Laplace noise, and since the start.
 """
 
-WORDS = 57_040
+WORDS = 57_045
 """Of all pages, *.md."""
 
 WALK = (100, 20)

@@ -40,9 +40,10 @@ KINDS = {
 EXTREME = ["$\\frac{1}{2}$", "x" * 5000, "\x00\x01\x0b\ud800", "\u05e9\u05dc\u05d5\u05dd", "]]>&amp;", "a\nb"]
 
 
-def chart_of(name: str, rows: list[Any], *, unit: str = "person", **parameters: Any) -> Chart:
+def chart_of(name: str, rows: list[Any], *, unit: str = "person", dropped: Any = None, **parameters: Any) -> Chart:
     """Return the chart of rows that a run with these parameters has published."""
-    record = {"made_by": {"command": f"privstream {name}"}, "parameters": parameters}
+    record: dict[str, Any] = {"made_by": {"command": f"privstream {name}"}, "parameters": parameters}
+    record["limits"] = {"dropped": dropped}
     record |= {"guarantee": {"privacy_unit": {"what": unit}}}
     return chart_of_table(arrow_table(type(rows[0]) if rows else question(name).row_type, rows), record)
 
@@ -81,7 +82,7 @@ def test_each_question_has_its_marks(word: str) -> None:
     spec = chart.spec()
     assert marks(spec) == KINDS[word] and spec["width"] == WIDE
     assert json.loads(json.dumps(spec, allow_nan=False)) == spec
-    assert len(chart.caption.split()) <= 40
+    assert len(chart.caption.split()) <= 40 and ("95%" in chart.caption) <= (KINDS[word] != ["bar"])
     (shown, *_) = values(spec)
     if KINDS[word] != ["bar"] and word != "predecessor":
         assert shown["lower"] is not None and shown["upper"] is not None
@@ -177,6 +178,13 @@ def test_rises_are_drawn_and_distances_without_an_interval() -> None:
     assert [(row["lower"], row["value"], row["upper"]) for row in found] == [(None, 3, None), (None, 3, None)]
 
 
+def test_lower_bounds_are_named_first() -> None:
+    rows = [count(hour, f"item {n}", 10.0 * n, upper=None) for hour in range(2) for n in range(9)]
+    for share, upper, first in ((0.4, None, "Lower bounds: limits drop at least 39%. 8 of 9"), (0.04, 0.05, "8 of 9")):
+        dropped = {"share": share, "lower": share - 0.01, "upper": upper}
+        assert chart_of("counts", rows, dropped=dropped).caption.startswith(first)
+
+
 def test_sums_are_drawn_and_not_their_people() -> None:
     rows = [KeySum(*count(hour, "tea", 100), 500, 0.0, 900.0, 5.0, 4.0) for hour in range(2)]
     chart = chart_of("counts", rows, value="Betrag", value_unit=0.01)
@@ -210,4 +218,6 @@ def test_plot_writes_a_file(ending: str, tmp_path: Path, capsys: pytest.CaptureF
     path = tmp_path / f"x.{ending}"
     assert cli.main(["plot", str(write(tmp_path, "counts")), "--output", str(path)]) == 0
     begins = {"png": b"\x89PNG", "svg": b"<svg"}
-    assert path.read_bytes().startswith(begins[ending]) and f"picture: {path}" in capsys.readouterr().err
+    assert cli.main(["plot", str(tmp_path), "--output", str(path)]) == 2
+    assert path.read_bytes().startswith(begins[ending]) and f"picture: {path}" in (told := capsys.readouterr().err)
+    assert f"such as {tmp_path / 'counts'}" in told

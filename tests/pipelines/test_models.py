@@ -162,6 +162,9 @@ def test_help_is_short_and_help_all_has_everything(word: str, capsys: pytest.Cap
         pages[len(line)] = capsys.readouterr().out
     shown = [line for line in pages[1].splitlines() if line.startswith("  --")]
     assert len(shown) <= 24 and len(pages[1].split()) <= 600
+    assert ("rows together show about one person" in " ".join(pages[1].split())) == (
+        "person" in MODELS[word].info.protected
+    )
     for option in options_of(MODELS[word]):
         assert f"{option.word} " in pages[2] or f"{option.word}\n" in pages[2]
 

@@ -326,7 +326,7 @@ def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch,
     )
     assert ran(tmp_path, text) == 0
     shown = capsys.readouterr().out
-    assert "Nothing surely rose." in shown and "best: people per item" in shown
+    assert "No item surely rose." in shown and "best: people per item" in shown
     assert len((tmp_path / "out" / "trending.csv").read_text().splitlines()) == 1
     assert main(["explain", "out/trending.csv"]) == 0 and " rise_lower, rise_upper: " in capsys.readouterr().out
     assert ran(tmp_path, text, "--dry-run") == 0, "it replaces nothing"

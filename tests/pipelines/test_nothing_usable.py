@@ -43,6 +43,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
     assert status == 2
     assert re.search("none of the first 154 .*153 .*ISO 8601 .*--time-format.*, 1 without a time .--time time.;", told)
     assert not list(folder.glob("*.ledger.jsonl")) and not (folder / "rows.jsonl").exists()
+    assert "fields within fields" in run(f"{run_line(command)} --time at.time", capsys)[1]
 
 
 LEFT_OUT = {

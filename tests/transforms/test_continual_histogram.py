@@ -22,13 +22,7 @@ def expected(name, made, events):
     return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
 
 
-@one_job(
-    "histograms",
-    ALL,
-    "extremes",
-    "flags, each",
-    elsewhere=["plain", "approximate", "flags", "flags, each"],
-)
+@one_job("histograms", ALL, "extremes", "flags, each", elsewhere=["plain", "approximate", "flags", "flags, each"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)

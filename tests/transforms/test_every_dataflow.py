@@ -112,11 +112,7 @@ def test_windows_without_events(case):
 
 @some_quick(
     "case",
-    cases(
-        sets=["doors with time-out, limited"],
-        histograms=["approximate"],
-        counts=["found, more", "start, public"],
-    ),
+    cases(sets=["doors with time-out, limited"], histograms=["approximate"], counts=["found, more", "start, public"]),
     ("counts", "found, more"),
 )
 def test_order_batches_and_shards_change_nothing(case):

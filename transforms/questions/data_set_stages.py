@@ -143,7 +143,7 @@ class SuggestLimits(DataSetTransform):
     @override
     def accuracy(self) -> Accuracy:
         scale = self.mechanism.law.scale
-        claim = f"Fewer people with alike numbers than some {8 * scale:,.0f} cannot be seen."
+        claim = f"Fewer than some {8 * scale:,.0f} people with similar numbers of contributions do not show."
         return Accuracy(error=scale, failure_probability=OUTSIDE, claim=claim, numbers={"noise_scale": scale})
 
     @property
