@@ -44,8 +44,8 @@ class AboutItems(Question):
 
 class Counts(AboutItems):
     """Counts the people who have each item, or its events if one event is protected, in each window, in the last
-    windows, or since the start. Items need not be known before: one is discovered when its count is large enough in one window or
-    in several, and then has a row in every window.
+    windows, or since the start. Items need not be known before: one is discovered when its count is large enough in one
+    window or in several, and then has a row in every window.
     """
 
     question: Literal["counts"] = "counts"
