@@ -88,7 +88,9 @@ def test_a_budget_says_for_whom_it_is_and_which_runs_it_adds_up() -> None:
     ],
 )
 def test_there_is_a_warning_with_the_option_that_mends_it(counted: dict[str, int], option: str | None) -> None:
-    before, after = said(QuestionFacts("", counted, record() | {"limits": None}))
+    before, after = said(
+        QuestionFacts("", counted, {name: each for name, each in record().items() if name != "limits"})
+    )
     assert len(before) == 1 + (option is not None) and not any(words.WARNING in line for line in after)
     if option is not None:
         assert before[0].startswith(words.WARNING) and re.search(option, before[0])
