@@ -217,7 +217,7 @@ BROKEN = {
     "a second value counts": (NumericQuantiles, "_limits", one_value_more, paced("quantiles", "Laplace noise")),
     "a second value counts in a window": (
         *(NumericQuantiles, "_limits", one_value_more_in_a_window),
-        paced("quantiles", "Gaussian noise", max_contributions=6),
+        paced("quantiles", "Gaussian noise", max_contributions=12),
     ),
     "a reading is repeated and not paid for": (
         *(DroppedShare, "release", released_again),
