@@ -7,7 +7,6 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
@@ -220,7 +219,7 @@ class PeopleTransform(PrivateTransform):
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
 
-    @cached_property
+    @property
     def publishing_noise(self) -> NoiseSource:
         """The noise of what is published: a run with other parameters shares none of it."""
         return self.noise.derive("rows", self.steps.label, json.dumps(self.release, sort_keys=True))

@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.running import IndependentNoise, RunningNoise
 from privstream.mechanisms.noise.sources import NoiseSource, Words
@@ -205,8 +205,11 @@ class KeyedCounts(Mechanism[KeyedState]):
     def with_dropped_share(self, possible: float) -> Self:
         """Return this mechanism with that release: noise of counts is 5% larger then, and 11% if it is Laplace noise.
 
-        `possible` is as the field, or `math.inf`. Privacy: a function of public parameters.
+        `possible` is as the field, or `math.inf`; no more than can count releases nothing. Privacy: a function of
+        public parameters.
         """
+        if possible <= self.contributions:
+            return self
         return replace(self, dropped=True, possible=None if math.isinf(possible) else int(possible))
 
     @property
@@ -220,8 +223,8 @@ class KeyedCounts(Mechanism[KeyedState]):
             found = ["An event counts for one item in one window."]
         if self.bounds.listed:
             found.append(f"On the list of different people a person has at most {self.bounds.listed:,} items in all.")
-        if self.dropped:
-            found.append(f"At most {KNOTS[-1] * self.contributions:,} dropped contributions per person are counted.")
+        if self.dropped_share is not None:
+            found.append(f"At most {self.dropped_share.clip:,} dropped contributions per person are counted.")
         if self.max_value is not None:
             found.append(f"The value of a contribution is an integer from 0 to {self.max_value:,}.")
         if self.min_people > 1:

@@ -21,20 +21,20 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (8_595, 41),
-    "transforms": (7_915, 32),
+    "mechanisms": (8_600, 41),
+    "transforms": (7_950, 32),
     "pipelines": (12_970, 72),
-    "tests": (27_990, 198),
+    "tests": (27_996, 198),
     "benchmarks": (1_690, 7),
     "deploy": (450, 3),
 }
 """Lines of Python, and files of Python, in each folder.
 
-The last rise, of mechanisms by 5 and transforms by 30, is for unions of Arrow that share memory, and for limits whose
+The last rise, of mechanisms by 10 and transforms by 65, is for unions of Arrow that share memory, and for limits whose
 drop was not released: with Laplace noise, and since the start.
 """
 
-WORDS = 57_045
+WORDS = 57_050
 """Of all pages, *.md."""
 
 WALK = (100, 20)

@@ -118,3 +118,7 @@ UNIONS = {
 def test_rows_of_a_union_are_read_as_if_alone(form):
     columns = {"user": UNIONS[form], "item": pa.array(["i"] * 5), "time": pa.array([1] * 5)}
     assert read_rows(columns, 5, EventFields()).clean["user"].to_pylist() == ["5", "ada", "7", "ada", "bob"]
+    bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ada", b"b\xff"]).buffers())
+    union = pa.UnionArray.from_dense(CODES, pa.array([0, 0, 1, 0, 1], pa.int32()), [PARTS[0], bad])
+    read = read_rows(columns | {"user": union}, 5, EventFields())
+    assert read.clean["user"].to_pylist() == ["5", "ada", "7", "ada"] and list(read.refused) == [4]

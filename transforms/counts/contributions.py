@@ -192,7 +192,8 @@ class CountContributions(StepFn, state="count_contributions"):
             of_step = np.flatnonzero(wanted[start:end])
             once = self.distinct and self.bound.sampled
             order = self._orders.derive(self.steps.first_of_period(step) if once else step)
-            drawn[start + of_step] = draws_of_pairs(order, each.users[of_step], each.items[of_step])
+            items = each.items[of_step] + (each.ranks[of_step].astype(np.uint64) << np.uint64(32))  # of equal values
+            drawn[start + of_step] = draws_of_pairs(order, each.users[of_step], items)
         return np.asarray(drawn[rows.order[some]])
 
     def _pairs(self, held: HolderBatch, rows: np.ndarray) -> np.ndarray:

@@ -149,7 +149,7 @@ class CountsParameters(Parameters):
             max_value=max_value,
             unit=unit,
         )
-        self._has = has
+        self._possible = has + most - (in_window or most)  # counted or dropped since the start: a window counts so many
         if self._by_person and not self._distinct and self._cuts:
             self.mechanism = self.mechanism.with_dropped_share(windows * has)
         _check_views(self.mechanism, rising, at_least, windows)
@@ -234,7 +234,7 @@ class CountsParameters(Parameters):
     def over_files(self) -> Self:
         made = super().over_files()
         if made._distinct and made.chooses_randomly:  # in a stream what is dropped since the start may come again
-            made.mechanism = made.mechanism.with_dropped_share(made._has)
+            made.mechanism = made.mechanism.with_dropped_share(made._possible)
         return made
 
     @property

@@ -233,7 +233,7 @@ class BoundValues(BoundEvents):
         places = place_in_run(events.users, order)
         some = order[places[order] < self.limit]
         count_dropped("values", len(events.users), len(events.users) - len(some))
-        held = HolderBatch(events.users[some], events.items[some], np.zeros(len(some), np.uint16), NO_NAMES)
+        held = HolderBatch(events.users[some], events.items[some], places[some].astype(np.uint16), NO_NAMES)
         for part in parts_of_people(held) if self.in_parts else [encode(held)]:
             yield shard_key(key.shard), stepped(key.step, part)
 

@@ -187,6 +187,7 @@ TEXT_PER_BATCH = 1 << 24  # bytes
 FARTHEST_POINT = 1 << 60
 _AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 _AS_TEXT = {data: text for text, data in _AS_BINARY.items()}
+_BYTES = _AS_BINARY | {pa.string_view(): pa.binary_view()}
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # Arrow has few functions for them
 _POINT = r"^[+-]?1?[0-9]{1,18}(\.0*)?$"  # all that could be such a point, and nothing that int64 has no room for
 EXACT_FLOATS = 2.0**53  # a whole number below it is the only one that a float64 can stand for
@@ -234,7 +235,10 @@ def checked(name: str, column: pa.Array) -> pa.Array:
     with suppress(pa.ArrowInvalid):
         coded = pa.types.is_dictionary(column.type)
         words = column.dictionary if coded else column
-        words = words.cast(_AS_BINARY.get(words.type, words.type))
+        words = words.cast(_BYTES.get(words.type, words.type))
+        words = (
+            words.cast(pa.date32(), safe=False) if pa.types.is_date64(words.type) else words
+        )  # it may have parts of days
         column = pa.DictionaryArray.from_arrays(column.indices, words, safe=False) if coded else words
         column.validate(full=True)
         return column
@@ -244,7 +248,8 @@ def checked(name: str, column: pa.Array) -> pa.Array:
 def plain(name: str, column: pa.Array) -> pa.Array:
     """Return a column without a dictionary or views; in place of its texts that are too long, others are."""
     if column.type in _VIEWS:
-        return checked(name, column).cast(_VIEWS[column.type])
+        column = checked(name, column)
+        return column.cast(_VIEWS[column.type])
     if not pa.types.is_dictionary(column.type):
         return column
     column = checked(name, column)
@@ -255,20 +260,57 @@ def plain(name: str, column: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(column.indices, words, safe=False).dictionary_decode()
 
 
+def parts_of_union(name: str, column: pa.Array) -> Iterator[tuple[pa.Array, np.ndarray, np.ndarray]]:
+    """Yield the columns that a union has together, which of its rows are in each, and where they are there.
+
+    They are taken from its memory: of a slice Arrow gives the codes and offsets of its parent.
+    """
+    size, start, dense, buffers = len(column), column.offset, column.type.mode == "dense", column.buffers()
+    with suppress(ValueError):
+        codes = np.frombuffer(buffers[1], np.int8, size, start) if size else np.empty(0, np.int8)
+        offsets = np.frombuffer(buffers[2], np.int32, size, 4 * start) if size and dense else np.arange(size)
+        parts = [(column.field(n), np.flatnonzero(codes == code)) for n, code in enumerate(column.type.type_codes)]
+        found = [(part, rows, offsets[rows]) for part, rows in parts]
+        inside = all(((places >= 0) & (places < len(part))).all() for part, _, places in found)
+        if inside and sum(len(rows) for _, rows in parts) == size:
+            yield from found
+            return
+    raise BrokenRuleError(name.partition(" ")[0], TYPE, f"{name} must be a column that is not damaged")
+
+
+def taken(name: str, column: pa.Array, places: np.ndarray) -> pa.Array:
+    """Return rows of a column of any type, which is checked, also of one that Arrow takes none from."""
+    column = column if pa.types.is_union(column.type) else checked(name, column)
+    if pa.types.is_dictionary(column.type):
+        return pa.DictionaryArray.from_arrays(column.indices.take(pa.array(places)), column.dictionary, safe=False)
+    try:
+        return column.take(pa.array(places))
+    except pa.ArrowNotImplementedError:
+        return pa.concat_arrays([column.slice(place, 1) for place in places.tolist()] or [column.slice(0, 0)])
+
+
+def _lengths(name: str, given: pa.Array, *, in_union: bool = False) -> np.ndarray:
+    """Return the bytes of text that each row takes once it is read alone; 0 where it takes them already."""
+    lengths = np.zeros(len(given), np.int64)
+    if pa.types.is_union(given.type):
+        for part, rows, places in parts_of_union(name, given):
+            lengths[rows] = _lengths(name, part, in_union=True)[places]
+        return lengths
+    coded = pa.types.is_dictionary(given.type)
+    words = given.type.value_type if coded else given.type
+    if kind_of(words) != TEXT or not (in_union or coded or words == pa.large_string() or words in _VIEWS):
+        return lengths
+    column = checked(name, given)
+    texts = plain(name, column.dictionary if coded else column)
+    lengths = np.minimum(pc.fill_null(pc.binary_length(texts), 0).to_numpy(), LONGEST_TEXT + 1)
+    if coded:
+        lengths = np.append(lengths, 0)[pc.fill_null(column.indices.cast(pa.int64()), len(texts))]
+    return np.asarray(lengths, np.int64)
+
+
 def cut_by_text(columns: Mapping[str, pa.Array], rows: int) -> Iterator[slice]:
     """Cut rows such that no piece of several has more than `TEXT_PER_BATCH` of text: dictionaries are short for it."""
-    sums = np.zeros(rows, np.int64)
-    for name, given in columns.items():
-        coded = pa.types.is_dictionary(given.type)
-        words = given.type.value_type if coded else given.type
-        if kind_of(words) == TEXT and (coded or words == pa.large_string() or words in _VIEWS):
-            column = checked(name, given)
-            texts = plain(name, column.dictionary if coded else column)
-            lengths = np.minimum(pc.fill_null(pc.binary_length(texts), 0).to_numpy(), LONGEST_TEXT + 1)
-            lengths = (
-                np.append(lengths, 0)[pc.fill_null(column.indices.cast(pa.int64()), len(texts))] if coded else lengths
-            )
-            sums += lengths
+    sums = sum((_lengths(name, column) for name, column in columns.items()), np.zeros(rows, np.int64))
     ends, first = np.cumsum(sums), 0
     while first < rows:
         before = int(ends[first - 1]) if first else 0

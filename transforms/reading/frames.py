@@ -30,7 +30,9 @@ from privstream.transforms.reading.fields import (
     describe_row,
     kind_of,
     number_column,
+    parts_of_union,
     plain,
+    taken,
     text_column,
     value_column,
     with_nulls,
@@ -185,38 +187,32 @@ def read_column(what: str, fields: EventFields, names: FieldNames, column: pa.Ar
     return names.spelling.texts(content, texts), marks
 
 
-def _of_each_kind(what: str, column: pa.Array, read: Callable[[pa.Array], Marked]) -> Marked:
-    """Read a column: of several kinds one after the other; values of a kind that does not do break the rule."""
+def _of_each_kind(
+    what: str, column: pa.Array, read: Callable[[pa.Array], Marked], places: np.ndarray | None = None
+) -> Marked:
+    """Read a column, or what it has at some places: of several kinds one after the other.
+
+    Values of a kind that does not do break the rule.
+    """
+    size = len(column) if places is None else len(places)
     try:
+        column = column if places is None else taken(what, column, places)
         if not pa.types.is_union(column.type):
             return read(column)
-        column.validate(full=True)
-        column = pa.concat_arrays([column])  # of a slice Arrow gives the codes and offsets of its parent
-        places = column.offsets.to_numpy() if column.type.mode == "dense" else np.arange(len(column))
-        codes, parts, marks = column.type_codes.to_numpy(), [], []
-        rows = [np.flatnonzero(codes == code) for code in column.type.type_codes]
-        for number, some in enumerate(rows):
-            part, found = _of_each_kind(what, _taken(column.field(number), places[some]), read)
-            parts.append(part)
-            marks += [(np.isin(np.arange(len(column)), some[mask]), rule) for mask, rule in found]
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows)))), marks
+        parts, order, marks = [], [], []
+        for part, rows, there in parts_of_union(what, column):
+            values, found = _of_each_kind(what, part, read, there)
+            parts.append(values)
+            order.append(rows)
+            marks += [(np.isin(np.arange(size), rows[mask]), rule) for mask, rule in found]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(order)))), marks
     except BrokenRuleError as error:
         rule = error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         rule = BrokenRuleError(what.partition(" ")[0], TYPE, f"{what} must be a column that can be read")
-    nulls = column.is_null().to_numpy(zero_copy_only=False)
-    found, marks = read(pa.nulls(len(column)))
-    return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
-
-
-def _taken(column: pa.Array, rows: np.ndarray) -> pa.Array:
-    """Return rows of a column of any type, also of one that Arrow takes none from."""
-    if pa.types.is_dictionary(column.type):
-        return pa.DictionaryArray.from_arrays(column.indices.take(pa.array(rows)), column.dictionary, safe=False)
-    try:
-        return column.take(pa.array(rows))
-    except pa.ArrowNotImplementedError:
-        return pa.concat_arrays([column.slice(row, 1) for row in rows.tolist()] or [column.slice(0, 0)])
+    nulls = column.is_null().to_numpy(zero_copy_only=False) if len(column) == size else np.zeros(size, np.bool_)
+    values, found = read(pa.nulls(size))
+    return values, [*((mask & nulls, missing) for mask, missing in found), (~nulls, rule)]
 
 
 class Unusable(NamedTuple):

@@ -39,7 +39,6 @@ SEED = b""
 """Starts the clock of a key."""
 ONE_KEY = shard_key(0)
 """Key of a stage with one clock."""
-"""Key of a stage with one clock."""
 STEP = struct.Struct(">q")
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
