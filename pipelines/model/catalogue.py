@@ -24,8 +24,8 @@ from privstream.pipelines.model.base import (
 from privstream.pipelines.model.question import POINT, Question, QuestionInfo
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-MOST_RUN = "contributions that count of one person in the whole run, or budget period (default: 100)"
-IN_WINDOW = "contributions that count of one person in one window, chosen at random"
+MOST_RUN = "contributions per person that count in the whole run, or budget period (default: 100)"
+IN_WINDOW = "contributions per person that count in one window, chosen at random"
 DOMAIN = "public list of items, one on each line of a file: only these are counted"
 PUBLIC = "public list of items that have a row in every window, in addition to those discovered"
 UNIT = "what is protected: all that one person does in the whole run, or one event"

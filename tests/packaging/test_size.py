@@ -22,7 +22,7 @@ MOST_LINES = 500
 
 CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (8_600, 41),
-    "transforms": (7_950, 32),
+    "transforms": (7_955, 32),
     "pipelines": (12_970, 72),
     "tests": (27_996, 198),
     "benchmarks": (1_690, 7),
@@ -30,7 +30,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
 }
 """Lines of Python, and files of Python, in each folder.
 
-The last rise, of mechanisms by 10 and transforms by 65, is for unions of Arrow that share memory, and for limits whose
+The last rise, of mechanisms by 10 and transforms by 70, is for unions of Arrow that share memory, and for limits whose
 drop was not released: with Laplace noise, and since the start.
 """
 

@@ -149,7 +149,7 @@ class CountsParameters(Parameters):
             max_value=max_value,
             unit=unit,
         )
-        self._possible = has + most - (in_window or most)  # counted or dropped since the start: a window counts so many
+        self._possible = has + most - (in_window or most)  # since the start; a key dropped in its window never counts
         if self._by_person and not self._distinct and self._cuts:
             self.mechanism = self.mechanism.with_dropped_share(windows * has)
         _check_views(self.mechanism, rising, at_least, windows)

@@ -432,7 +432,7 @@ def add_counts(batches: Iterable[bytes], size: int) -> np.ndarray:
 
 
 class LimitWindows(StepFn, state="limit_windows"):
-    """Per shard of people: a person counts in so many windows of the run, the first ones; what counts is added up.
+    """Per shard of people: only the first `limit` windows of each person count; what counts is added up.
 
     So what is left depends on the person's own events alone. The log has whom a step charges.
     """

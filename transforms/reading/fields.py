@@ -236,9 +236,8 @@ def checked(name: str, column: pa.Array) -> pa.Array:
         coded = pa.types.is_dictionary(column.type)
         words = column.dictionary if coded else column
         words = words.cast(_BYTES.get(words.type, words.type))
-        words = (
-            words.cast(pa.date32(), safe=False) if pa.types.is_date64(words.type) else words
-        )  # it may have parts of days
+        if pa.types.is_date64(words.type):  # it may have parts of days
+            words = words.cast(pa.date32(), safe=False)
         column = pa.DictionaryArray.from_arrays(column.indices, words, safe=False) if coded else words
         column.validate(full=True)
         return column
@@ -260,8 +259,10 @@ def plain(name: str, column: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(column.indices, words, safe=False).dictionary_decode()
 
 
-def parts_of_union(name: str, column: pa.Array) -> Iterator[tuple[pa.Array, np.ndarray, np.ndarray]]:
-    """Yield the columns that a union has together, which of its rows are in each, and where they are there.
+def parts_of_union(
+    name: str, column: pa.Array, places: np.ndarray | None = None
+) -> Iterator[tuple[pa.Array, np.ndarray, np.ndarray]]:
+    """Yield the columns of a union, which of its rows, or of those at some places, are in each, and where in it.
 
     They are taken from its memory: of a slice Arrow gives the codes and offsets of its parent.
     """
@@ -269,18 +270,19 @@ def parts_of_union(name: str, column: pa.Array) -> Iterator[tuple[pa.Array, np.n
     with suppress(ValueError):
         codes = np.frombuffer(buffers[1], np.int8, size, start) if size else np.empty(0, np.int8)
         offsets = np.frombuffer(buffers[2], np.int32, size, 4 * start) if size and dense else np.arange(size)
-        parts = [(column.field(n), np.flatnonzero(codes == code)) for n, code in enumerate(column.type.type_codes)]
-        found = [(part, rows, offsets[rows]) for part, rows in parts]
-        inside = all(((places >= 0) & (places < len(part))).all() for part, _, places in found)
-        if inside and sum(len(rows) for _, rows in parts) == size:
+        codes, offsets = (codes, offsets) if places is None else (codes[places], offsets[places])
+        rows = [np.flatnonzero(codes == code) for code in column.type.type_codes]
+        found = [(column.field(number), some, offsets[some]) for number, some in enumerate(rows)]
+        inside = all(((there >= 0) & (there < len(part))).all() for part, _, there in found)
+        if inside and sum(map(len, rows)) == len(codes):
             yield from found
             return
     raise BrokenRuleError(name.partition(" ")[0], TYPE, f"{name} must be a column that is not damaged")
 
 
 def taken(name: str, column: pa.Array, places: np.ndarray) -> pa.Array:
-    """Return rows of a column of any type, which is checked, also of one that Arrow takes none from."""
-    column = column if pa.types.is_union(column.type) else checked(name, column)
+    """Return rows of a column of any type but a union, which is checked, also of one that Arrow takes none from."""
+    column = checked(name, column)
     if pa.types.is_dictionary(column.type):
         return pa.DictionaryArray.from_arrays(column.indices.take(pa.array(places)), column.dictionary, safe=False)
     try:

@@ -194,13 +194,13 @@ def _of_each_kind(
 
     Values of a kind that does not do break the rule.
     """
-    size = len(column) if places is None else len(places)
+    own, size = (column, len(column)) if places is None else (None, len(places))
     try:
-        column = column if places is None else taken(what, column, places)
         if not pa.types.is_union(column.type):
-            return read(column)
+            own = column if places is None else taken(what, column, places)
+            return read(own)
         parts, order, marks = [], [], []
-        for part, rows, there in parts_of_union(what, column):
+        for part, rows, there in parts_of_union(what, column, places):
             values, found = _of_each_kind(what, part, read, there)
             parts.append(values)
             order.append(rows)
@@ -210,7 +210,7 @@ def _of_each_kind(
         rule = error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         rule = BrokenRuleError(what.partition(" ")[0], TYPE, f"{what} must be a column that can be read")
-    nulls = column.is_null().to_numpy(zero_copy_only=False) if len(column) == size else np.zeros(size, np.bool_)
+    nulls = np.zeros(size, np.bool_) if own is None else own.is_null().to_numpy(zero_copy_only=False)
     values, found = read(pa.nulls(size))
     return values, [*((mask & nulls, missing) for mask, missing in found), (~nulls, rule)]
 
